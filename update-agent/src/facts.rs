@@ -37,7 +37,9 @@ use self::machine::MachineReader;
 
 pub use self::enrolment::{detect_architecture, detect_booted_image};
 pub use self::foreign_changes::{ForeignChange, read_foreign_change};
-pub use self::hardware::{Disk, Firmware, Hardware, NetworkInterface, Processors};
+pub use self::hardware::{
+    Disk, Firmware, GraphicsProcessor, Hardware, NetworkInterface, Processors,
+};
 pub use self::image::SlotFact;
 pub use self::stale::StaleService;
 pub(crate) use self::stale::{AGENT_UNIT, MANAGER_UNIT};

@@ -26,6 +26,7 @@ fn hardware(address: &str) -> Hardware {
             addresses: vec![address.into()],
             ..NetworkInterface::default()
         }],
+        ..Hardware::default()
     }
 }
 

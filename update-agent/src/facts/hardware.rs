@@ -1,6 +1,7 @@
 //! Hardware of the machine, read from `/proc` and `/sys` without any program.
 
 mod disks;
+mod graphics;
 mod network;
 mod system_files;
 #[cfg(test)]
@@ -12,6 +13,7 @@ use std::path::Path;
 use self::system_files::{clean_text, list_names, read_lines, read_text};
 
 pub use self::disks::Disk;
+pub use self::graphics::GraphicsProcessor;
 pub use self::network::NetworkInterface;
 
 /// Keys of `/proc/cpuinfo` that name the model of a processor, on x86, MIPS, POWER and ARM.
@@ -30,6 +32,8 @@ pub struct Hardware {
     pub disks: Vec<Disk>,
     /// Sorted by name.
     pub network_interfaces: Vec<NetworkInterface>,
+    /// Sorted by PCI address.
+    pub graphics_processors: Vec<GraphicsProcessor>,
 }
 
 /// The processors of a machine together.
@@ -74,6 +78,7 @@ impl Hardware {
             },
             disks: disks::read_disks(root),
             network_interfaces: network::read_network_interfaces(root),
+            graphics_processors: graphics::read_graphics_processors(root),
         }
     }
 }

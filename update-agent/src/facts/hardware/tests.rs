@@ -188,6 +188,32 @@ fn interfaces_with_a_device_and_those_on_them_are_read() {
     assert_eq!(bridge.addresses, ["192.0.2.7/24"]);
 }
 
+#[test]
+fn display_controllers_are_read_with_the_names_of_the_usual_vendors() {
+    let root = FakeRoot::new();
+    for (address, class, vendor) in [
+        ("0000:00:02.0", "0x030000", "0x8086"),
+        ("0000:00:1f.6", "0x020000", "0x8086"),
+        ("0000:01:00.0", "0x030200", "0x1234"),
+    ] {
+        let device = format!("sys/bus/pci/devices/{address}");
+        root.write(&format!("{device}/class"), &format!("{class}\n"));
+        root.write(&format!("{device}/vendor"), &format!("{vendor}\n"));
+        root.write(&format!("{device}/device"), "0x46a6\n");
+    }
+    root.write("sys/bus/pci/devices/0000:00:02.0/drm/card0/dev", "226:0\n");
+    root.write("sys/bus/pci/devices/0000:00:02.0/drm/renderD128/dev", "226:128\n");
+    let processors = root.read().graphics_processors;
+    let texts = |one: &GraphicsProcessor| {
+        [&one.pci_address, &one.vendor, &one.product, &one.device_name].map(Clone::clone)
+    };
+    let processors: Vec<_> = processors.iter().map(texts).collect();
+    assert_eq!(
+        processors,
+        [["0000:00:02.0", "Intel", "0x46a6", "card0"], ["0000:01:00.0", "0x1234", "0x46a6", ""]]
+    );
+}
+
 /// Devices and containers choose names and contents.
 #[test]
 fn hostile_files_end_in_bounded_texts_and_lists() {

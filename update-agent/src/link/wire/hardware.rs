@@ -2,11 +2,12 @@
 
 use evenkeel_proto::agent as pb;
 
-use crate::facts::{Disk, Firmware, Hardware, NetworkInterface};
+use crate::facts::{Disk, Firmware, GraphicsProcessor, Hardware, NetworkInterface};
 
 pub(super) fn hardware_message(hardware: &Hardware) -> pb::Hardware {
     let processors = &hardware.processors;
     let interfaces = hardware.network_interfaces.iter().map(network_interface_message);
+    let graphics = hardware.graphics_processors.iter().map(graphics_processor_message);
     pb::Hardware {
         cpu_model: processors.model.clone(),
         cpu_architecture: processors.architecture.clone(),
@@ -19,6 +20,7 @@ pub(super) fn hardware_message(hardware: &Hardware) -> pb::Hardware {
         firmware: Some(firmware_message(&hardware.firmware)),
         disks: hardware.disks.iter().map(disk_message).collect(),
         network_interfaces: interfaces.collect(),
+        graphics_processors: graphics.collect(),
     }
 }
 
@@ -56,5 +58,14 @@ fn network_interface_message(interface: &NetworkInterface) -> pb::NetworkInterfa
         addresses: interface.addresses.clone(),
         virtual_functions: interface.virtual_functions,
         max_virtual_functions: interface.max_virtual_functions,
+    }
+}
+
+fn graphics_processor_message(processor: &GraphicsProcessor) -> pb::GraphicsProcessor {
+    pb::GraphicsProcessor {
+        pci_address: processor.pci_address.clone(),
+        vendor: processor.vendor.clone(),
+        product: processor.product.clone(),
+        device_name: processor.device_name.clone(),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use evenkeel_domain::condition::ConditionKind;
-use evenkeel_domain::hardware::{Address, Capacity, Hardware, Link, LinkState, Nic, Storage};
+use evenkeel_domain::hardware::{Address, Capacity, Gpu, Hardware, Link, LinkState, Nic, Storage};
 use evenkeel_domain::text::cut;
 use evenkeel_proto::agent as wire;
 use evenkeel_store::hardware::HardwareDigest;
@@ -95,6 +95,12 @@ fn parse_message(message: &wire::Hardware, findings: &mut Findings) -> Hardware 
             },
             |nic| &nic.device_name,
         ),
+        gpus: findings.parse_parts(
+            "graphics_processors",
+            &message.graphics_processors,
+            |processor, _| parse_graphics_processor(processor),
+            |gpu| &gpu.pci_id,
+        ),
         ..Hardware::default()
     }
 }
@@ -130,6 +136,16 @@ fn parse_interface(interface: &wire::NetworkInterface) -> Result<Nic, String> {
             timestamps: None,
         },
         ..Nic::default()
+    })
+}
+
+fn parse_graphics_processor(processor: &wire::GraphicsProcessor) -> Result<Gpu, String> {
+    Ok(Gpu {
+        pci_id: check_name(&processor.pci_address)?,
+        vendor: check_text("vendor", &processor.vendor)?,
+        product: check_text("product", &processor.product)?,
+        device_name: check_text("device_name", &processor.device_name)?,
+        ..Gpu::default()
     })
 }
 
@@ -295,9 +311,16 @@ mod tests {
                 virtual_functions: 2,
                 ..interface("eth0", &["192.0.2.7/24", "2001:DB8::7/64", "192.0.2.7/24"])
             }],
+            graphics_processors: vec![wire::GraphicsProcessor {
+                pci_address: "0000:00:02.0".to_owned(),
+                vendor: "Intel".to_owned(),
+                ..wire::GraphicsProcessor::default()
+            }],
             ..wire::Hardware::default()
         });
         assert_eq!(condition, "");
+        let gpu = &hardware.gpus[0];
+        assert_eq!((gpu.pci_id.as_str(), gpu.vendor.as_str()), ("0000:00:02.0", "Intel"));
         assert_eq!((hardware.cpu_model.as_str(), hardware.cpu_threads), ("Xeon", 16));
         assert_eq!((hardware.memory_bytes, hardware.bios_vendor.as_str()), (1 << 34, "Dell Inc."));
         assert_eq!(hardware.storages[0].capacity_bytes, Capacity(u64::MAX));
