@@ -44,6 +44,7 @@ macro_rules! named {
 
 pub mod agent_start;
 pub mod assignment;
+pub mod change_seal;
 pub mod condition;
 pub mod custom_config;
 pub mod decide;
