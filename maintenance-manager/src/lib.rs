@@ -38,6 +38,7 @@ pub use poll::batch::PollBatchSettings;
 pub use poll::cache::{AnswerCacheSettings, CacheSizes};
 pub use poll::long_poll::LongPollSettings;
 pub use settings::{InvalidSettings, RunTimeoutSettings, Settings};
+pub use tasks::change_seals::ChangeSealing;
 pub use tasks::cleanup::{Housekeeping, RemovedRows};
 pub use tasks::image_updates::ImageWatch;
 pub use tasks::outdated_lists::OutdatedListsWatch;

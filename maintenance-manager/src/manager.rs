@@ -35,6 +35,7 @@ use crate::poll::batch::PollBatcher;
 use crate::poll::cache::{self, AnswerCache, CacheSizes, Invalidation, Lookup, NodeKey};
 use crate::poll::long_poll::LongPolls;
 use crate::settings::{InvalidSettings, Settings};
+use crate::tasks::change_seals::ChangeSealing;
 use crate::tasks::cleanup::Housekeeping;
 use crate::tasks::image_updates::ImageWatch;
 use crate::tasks::outdated_lists::OutdatedListsWatch;
@@ -370,6 +371,12 @@ impl MaintenanceManager {
         let (schedule, stopping) = (self.housekeeping_schedule.clone(), life.stopping());
         life.spawn("housekeeping", async move {
             housekeeping.run(schedule, stopping).await?;
+            Ok(())
+        });
+        let (sealing, outage) = (ChangeSealing::new(self.store.clone()), Arc::clone(&self.outage));
+        let stopping = life.stopping();
+        life.spawn("change seals", async move {
+            sealing.run(&outage, stopping).await;
             Ok(())
         });
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use evenkeel_domain::change_seal::ChangeRetention;
 use evenkeel_domain::run::RunTimeouts;
 use evenkeel_kit::JobSchedule;
 use evenkeel_kit::job_schedule::JobScheduleError;
@@ -60,9 +61,12 @@ pub struct Settings {
     /// How long a run is kept after its end, unless its project overrides it; 0 keeps runs forever.
     #[serde(with = "humantime_serde")]
     pub run_retention: Duration,
-    /// How long the change log is kept; 0 keeps it forever.
+    /// How long changes that the server made on its own stay in the change log; 0 keeps them forever.
     #[serde(with = "humantime_serde")]
     pub change_log_retention: Duration,
+    /// How long changes by users stay in the change log; 0 keeps them forever.
+    #[serde(with = "humantime_serde")]
+    pub user_change_retention: Duration,
     /// When data that is no longer needed is removed: a cron expression in UTC with the fields
     /// seconds, minutes, hours, days of the month, months and days of the week. If both day fields
     /// are restricted, a day needs to match only one of them; a step such as `*/2` restricts.
@@ -124,6 +128,7 @@ impl Default for Settings {
             image_check_interval: Duration::from_secs(30),
             run_retention: Duration::from_hours(30 * 24),
             change_log_retention: Duration::from_hours(30 * 24),
+            user_change_retention: Duration::from_hours(400 * 24),
             housekeeping_schedule: "0 7 * * * *".to_owned(),
             rate_limit: RateLimitSettings::default(),
             daily_limits: DailyLimitSettings::default(),
@@ -192,6 +197,16 @@ impl Settings {
         )]
         let days = days.ceil() as u32;
         days
+    }
+
+    /// How long changes of each class stay in the change log after they were sealed.
+    #[must_use]
+    pub fn change_retention(&self) -> ChangeRetention {
+        let retention = |length: Duration| (!length.is_zero()).then(|| to_time_delta(length));
+        ChangeRetention {
+            by_users: retention(self.user_change_retention),
+            by_server: retention(self.change_log_retention),
+        }
     }
 
     pub(crate) fn run_timeouts(&self) -> RunTimeouts {

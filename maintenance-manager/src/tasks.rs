@@ -1,5 +1,6 @@
 //! The periodic tasks of the maintenance manager.
 
+pub mod change_seals;
 pub mod cleanup;
 pub mod image_updates;
 mod node_marks;

@@ -28,6 +28,7 @@ mod tx;
 mod unreadable_log;
 
 pub mod assignments;
+pub mod change_seals;
 pub mod changes;
 pub mod contacts;
 pub mod contents;

@@ -16,6 +16,7 @@ mod heartbeat;
 mod limit;
 mod listen;
 mod prune;
+mod writers;
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,8 @@ pub use barrier::LongTransaction;
 pub(crate) use heartbeat::LastHeartbeat;
 pub use heartbeat::send_heartbeat;
 pub use listen::{HintListener, listen_for_hints};
-pub use prune::prune;
+pub use prune::{RemovalLimits, prune};
+pub(crate) use writers::{list_writers, read_last_number};
 
 /// Limit for a pass, because a cut connection sends nothing.
 const PASS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,19 +8,20 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
+use evenkeel_domain::change_seal::ChangeRetention;
 use evenkeel_kit::JobSchedule;
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_kit::job_schedule::SchedulerError;
+use evenkeel_store::log::{self, RemovalLimits};
 use evenkeel_store::{
-    ClockAgreement, FleetTx, Store, StoreError, contacts, contents, daily_usage, limit_usage, log,
+    ClockAgreement, FleetTx, Store, StoreError, contacts, contents, daily_usage, limit_usage,
     logins, node_tokens, oldest_rows, operator_tokens, package_versions, projects, runs,
     sequence_usage, tallies,
 };
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::durations::to_time_delta;
 use crate::outage::Outage;
 use crate::settings::Settings;
 
@@ -51,8 +52,7 @@ pub struct Housekeeping {
     store: Store,
     clock: Arc<dyn Clock>,
     retention_days: u32,
-    /// How long the change log is kept; `None` keeps it forever.
-    change_log_retention: Option<TimeDelta>,
+    change_retention: ChangeRetention,
     outage: Arc<Outage>,
 }
 
@@ -154,8 +154,7 @@ impl Housekeeping {
             store,
             clock,
             retention_days: settings.retention_days(),
-            change_log_retention: (!settings.change_log_retention.is_zero())
-                .then(|| to_time_delta(settings.change_log_retention)),
+            change_retention: settings.change_retention(),
             outage: Arc::default(),
         }
     }
@@ -326,14 +325,12 @@ impl Housekeeping {
         now: Time,
         size: u32,
     ) -> Result<u64, StoreError> {
-        match (step, self.change_log_retention) {
-            (CleanupStep::Runs, _) => {
-                runs::delete_expired(tx, self.retention_days, now, size).await
-            }
-            (CleanupStep::Contents, _) => contents::delete_unused(tx, now, size).await,
-            (CleanupStep::Slots, _) => limit_usage::delete_expired_slots(tx, now, size).await,
-            (CleanupStep::Versions, _) => package_versions::delete_expired(tx, now, size).await,
-            (CleanupStep::Tokens, _) => {
+        match step {
+            CleanupStep::Runs => runs::delete_expired(tx, self.retention_days, now, size).await,
+            CleanupStep::Contents => contents::delete_unused(tx, now, size).await,
+            CleanupStep::Slots => limit_usage::delete_expired_slots(tx, now, size).await,
+            CleanupStep::Versions => package_versions::delete_expired(tx, now, size).await,
+            CleanupStep::Tokens => {
                 let expired_before = now - TOKEN_GRACE_PERIOD;
                 let of_nodes = node_tokens::delete_expired(tx, expired_before, size).await?;
                 let of_operators =
@@ -341,12 +338,14 @@ impl Housekeeping {
                 let of_logins = logins::delete_expired(tx, expired_before, size).await?;
                 Ok(of_nodes + of_operators + of_logins)
             }
-            (CleanupStep::DailyUsage, _) => daily_usage::delete_expired(tx, now, size).await,
-            (CleanupStep::Contacts, _) => contacts::correct_future_contacts(tx, now, size).await,
-            (CleanupStep::Changes, Some(retention)) => log::prune(tx, now - retention, size).await,
-            (CleanupStep::Changes, None) => Ok(0),
-            (CleanupStep::Tallies, _) => tallies::fold(tx).await,
-            (CleanupStep::Projects, _) => projects::remove_batch(tx, size).await,
+            CleanupStep::DailyUsage => daily_usage::delete_expired(tx, now, size).await,
+            CleanupStep::Contacts => contacts::correct_future_contacts(tx, now, size).await,
+            CleanupStep::Changes => {
+                let retention = self.change_retention;
+                log::prune(tx, RemovalLimits { retention, now, max_changes: size }).await
+            }
+            CleanupStep::Tallies => tallies::fold(tx).await,
+            CleanupStep::Projects => projects::remove_batch(tx, size).await,
         }
     }
 

@@ -111,7 +111,7 @@ async fn raise_in_database(store: &Store, xid: u64) -> Result<(), StoreError> {
 }
 
 /// The lock that each transaction holds which has written the log, as `pg_locks` shows it.
-const WRITER_LOCK: &str = "w.locktype = 'advisory' AND w.classid = 0 AND w.objid = 7031 AND w.objsubid = 1 \
+pub(super) const WRITER_LOCK: &str = "w.locktype = 'advisory' AND w.classid = 0 AND w.objid = 7031 AND w.objsubid = 1 \
      AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// The last 32 bits of the ids of the open transactions that have written the log.

@@ -1,0 +1,6 @@
+DROP TRIGGER refuse_change ON change_log;
+DROP INDEX change_log_by_number;
+DROP FUNCTION remove_sealed_changes;
+DROP TABLE change_seal_state;
+DROP TABLE change_seals;
+DROP FUNCTION refuse_change;

@@ -1,0 +1,9 @@
+//! Seals of the change log: makes them, and compares them with the log. The digests are computed here and not in the
+//! database, so that one implementation makes and verifies them. docs/design/change-log.md describes how.
+
+mod rows;
+mod sealer;
+mod verify;
+
+pub use sealer::{ChangeSealer, SealingPass};
+pub use verify::{AuditReport, AuditRequest, ProjectAudit, verify};
