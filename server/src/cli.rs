@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use evenkeel_store::change_seals::SealDigest;
 
 /// Evenkeel server: keeps a fleet of edge nodes up to date.
 #[derive(Debug, Parser)]
@@ -54,6 +55,9 @@ pub(crate) enum Command {
     /// Create tokens.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Verify the change log.
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Make the database accept the signing keys and the certificate authority of this server.
     ///
     /// All servers on a database have the same keys, and a server with other keys does not start.
@@ -80,6 +84,29 @@ pub(crate) struct MigrateArgs {
     /// was restored with `pg_restore`, recovered to a point in time, or has failed over.
     #[arg(long)]
     pub(crate) restored: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Compare the change log with its seals, directly in the database, and print the newest seal of each project.
+    ///
+    /// Names changes and seals that were altered, added or removed, and changes that are not sealed yet. Exits with
+    /// status 0 if nothing was altered, else with status 1. Store the printed digests elsewhere: who can write the database
+    /// as its owner can replace all seals, and only an older digest shows this (--expect). Servers may run meanwhile.
+    Verify(VerifyArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Verify only this project, by name or UUID. A deleted project has only its UUID.
+    #[arg(long, value_name = "NAME|UUID")]
+    pub(crate) project: Option<String>,
+    /// Compare only changes that were sealed within this time, for example 12h or 30days. All seals are checked.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) since: Option<Duration>,
+    /// Digest of a seal that an earlier verification printed. It is a fault if no seal has it. Can be repeated.
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) expect: Vec<SealDigest>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -586,6 +586,7 @@ mod tests {
             fetch_ahead = "90m"
             run_retention = "90d"
             change_log_retention = "10d"
+            user_change_retention = "800d"
             silence_timeout = "10m"
             [maintenance_manager.rate_limit]
             calls_per_second = 5
@@ -648,6 +649,7 @@ mod tests {
         let manager = &config.maintenance_manager;
         assert_eq!(manager.run_retention, Duration::from_hours(90 * 24));
         assert_eq!(manager.change_log_retention, Duration::from_hours(10 * 24));
+        assert_eq!(manager.user_change_retention, Duration::from_hours(800 * 24));
         assert_eq!((manager.rate_limit.calls_per_second, manager.rate_limit.burst), (5, 200));
         assert_eq!(manager.long_poll.max_duration, Duration::from_mins(2));
         assert_eq!((manager.load.query_call_limit, manager.load.max_writers), (100, 16));

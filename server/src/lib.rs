@@ -3,7 +3,7 @@
 //! `evenkeeld all` runs all services in one process. `evenkeeld inventory`, `evenkeeld
 //! maintenance-manager` and `evenkeeld os-resource-manager` run one service each, in any number of
 //! replicas; they share a database and a directory of keys. `migrate`, `openapi`, `ca`, `token`,
-//! `accept-keys` and `hash-password` are tools.
+//! `audit`, `accept-keys` and `hash-password` are tools.
 //!
 //! | Module | Purpose |
 //! | --- | --- |
@@ -22,12 +22,14 @@
 //! | `realm` | token endpoint: login with a password |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
+//! | `audit` | `audit verify`: compares the change log with its seals |
 //! | `check` | checks the configuration and the files that it names |
 //! | `clock_watch` | compares the clocks of the process and of the database |
 //! | `tools` | `migrate`, `openapi`, `ca`, `token`, `accept-keys`, `hash-password` |
 
 mod admin;
 mod app_context;
+mod audit;
 mod check;
 mod cli;
 mod client_certificates;

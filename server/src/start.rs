@@ -10,13 +10,13 @@ use evenkeel_kit::{Clock, Lifecycle, SystemClock, chain};
 use evenkeel_store::DEFAULT_MIGRATION_TIMEOUT;
 
 use crate::app_context::AppContext;
-use crate::cli::{Cli, Command, TokenCommand};
+use crate::cli::{AuditCommand, Cli, Command, TokenCommand};
 use crate::config::Config;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::first_start::RestEndpoint;
 use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::shared_keys::KeyFolders;
-use crate::{check, data_dir, first_start, operator_tokens, tools};
+use crate::{audit, check, data_dir, first_start, operator_tokens, tools};
 
 /// Runs the command. Errors are written to standard error.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -63,6 +63,7 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::Token(TokenCommand::Operator(args)) => {
             tools::print_operator_token(&config, &args).await
         }
+        Command::Audit(AuditCommand::Verify(args)) => audit::verify(&config, &args).await,
         Command::AcceptKeys => tools::accept_keys(&config).await,
         Command::HashPassword => tools::print_password_hash(),
     }

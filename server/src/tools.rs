@@ -144,7 +144,7 @@ pub(crate) fn print_password_hash() -> anyhow::Result<ExitCode> {
 }
 
 /// Returns a UUID unchanged; looks up a name in the database.
-async fn resolve_project(tx: &FleetTx, project: &str) -> anyhow::Result<Uuid> {
+pub(crate) async fn resolve_project(tx: &FleetTx, project: &str) -> anyhow::Result<Uuid> {
     if let Ok(uuid) = project.parse() {
         return Ok(uuid);
     }

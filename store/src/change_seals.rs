@@ -5,5 +5,8 @@ mod rows;
 mod sealer;
 mod verify;
 
+pub use evenkeel_domain::change_seal::{
+    ChainFault, ChainReport, ChangeRetention, ChangeSpan, Seal, SealDigest,
+};
 pub use sealer::{ChangeSealer, SealingPass};
 pub use verify::{AuditReport, AuditRequest, ProjectAudit, verify};

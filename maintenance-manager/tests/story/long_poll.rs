@@ -16,6 +16,7 @@ use evenkeel_maintenance_manager::{
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::{PollRequest, PollResponse};
+use evenkeel_store::testing::without_protection;
 use evenkeel_store::{Store, StoreOptions, hosts, sites};
 use futures_util::future::{Either, join, select, select_all};
 use tonic::{Request, Response, Status};
@@ -389,7 +390,7 @@ async fn a_change_elsewhere_does_not_end_a_long_poll() {
 #[tokio::test]
 async fn a_truncated_change_log_ends_a_long_poll() {
     for truncation in ["TRUNCATE change_log", "DELETE FROM change_log"] {
-        let both = format!("{DELETE_ASSIGNMENTS_SQL}; {truncation}");
+        let both = format!("{DELETE_ASSIGNMENTS_SQL}; {}", without_protection(truncation));
         assert_withdrawal_ends_long_poll(async |server| server.execute_sql(&both).await).await;
     }
 }
@@ -404,7 +405,8 @@ async fn a_change_during_an_outage_ends_a_long_poll() {
 
 #[tokio::test]
 async fn a_truncated_change_log_during_an_outage_ends_a_long_poll() {
-    let both = format!("{DELETE_ASSIGNMENTS_SQL}; TRUNCATE change_log");
+    let truncation = without_protection("TRUNCATE change_log");
+    let both = format!("{DELETE_ASSIGNMENTS_SQL}; {truncation}");
     assert_withdrawal_ends_long_poll(async |server| execute_during_outage(server, &both).await)
         .await;
 }

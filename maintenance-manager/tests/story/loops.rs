@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use evenkeel_kit::Lifecycle;
 use evenkeel_maintenance_manager::{
-    Housekeeping, MaintenanceManager, RemovedRows, RunReaper, Settings, SilentNodeWatch,
+    ChangeSealing, Housekeeping, MaintenanceManager, RemovedRows, RunReaper, Settings,
+    SilentNodeWatch,
 };
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::{Facts, PollRequest};
@@ -23,6 +24,12 @@ impl TestServer {
     pub async fn run_housekeeping(&self, settings: Settings) -> RemovedRows {
         let housekeeping = Housekeeping::new(self.store.clone(), self.shared_clock(), &settings);
         housekeeping.pass().await.expect("a pass")
+    }
+
+    /// Seals all changes. Returns their number.
+    pub async fn seal_changes(&self) -> u64 {
+        let mut sealing = ChangeSealing::new(self.store.clone());
+        sealing.pass().await.expect("a pass").changes
     }
 }
 
@@ -190,12 +197,21 @@ async fn runs_are_retained_as_their_project_or_else_the_server_configures() {
 async fn the_change_log_is_retained_as_the_server_configures() {
     let server = TestServer::new().await;
     server.node().await;
-    // The retention of the log uses the clock of the database.
-    server.advance_minutes(50 * 365 * 24 * 60);
-    let never = Settings { change_log_retention: Duration::ZERO, ..Settings::default() };
+    let sealed = server.seal_changes().await;
+    server.advance_minutes(31 * 24 * 60);
+    let never = Settings {
+        change_log_retention: Duration::ZERO,
+        user_change_retention: Duration::ZERO,
+        ..Settings::default()
+    };
     assert_eq!(server.run_housekeeping(never).await.changes, 0);
-    assert!(server.run_housekeeping(Settings::default()).await.changes > 0);
+    let by_server = server.run_housekeeping(Settings::default()).await.changes;
+    assert!(by_server > 0, "{by_server} of {sealed}");
     assert_eq!(server.run_housekeeping(Settings::default()).await.changes, 0);
+    // Changes of users are kept longer.
+    server.advance_minutes(400 * 24 * 60);
+    let by_users = server.run_housekeeping(Settings::default()).await.changes;
+    assert_eq!(by_server + by_users, sealed);
 }
 
 #[tokio::test]

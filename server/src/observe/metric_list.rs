@@ -207,6 +207,19 @@ const ANSWER_CACHE: &[MetricDescription] = &[
         &[],
         "Time that a start permit waited until the cache had read all earlier changes.",
     ),
+    metric(
+        "evenkeel_change_seals_total",
+        Counter,
+        &[],
+        "Seals of the change log that were written.",
+    ),
+    metric("evenkeel_sealed_changes_total", Counter, &[], "Changes that were sealed."),
+    metric(
+        "evenkeel_unsealed_changes_age_seconds",
+        Gauge,
+        &[],
+        "Age of the oldest change that is not sealed yet; 0 if there is none.",
+    ),
     metric("evenkeel_log_rows_total", Counter, &[], "Rows of the change log that were read."),
     metric("evenkeel_log_pass_seconds", Histogram, &[], "Duration of one read of the change log."),
     metric(

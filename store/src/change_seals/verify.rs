@@ -23,8 +23,8 @@ const CHANGES_PER_PAGE: usize = 5_000;
 /// What to verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditRequest {
-    /// None for all projects.
-    pub project: Option<TenantId>,
+    /// The id of a project, which may be deleted; none for all projects.
+    pub project: Option<Uuid>,
     /// Changes that were sealed before are not compared with their seals.
     pub since: Option<Time>,
     /// Digests of seals that the chains must contain.
@@ -73,9 +73,10 @@ pub async fn verify(store: &Store, request: &AuditRequest) -> Result<AuditReport
         now: tx.database_time(),
     };
     let sealed_to = read_sealed_to(&tx).await?;
+    let project = request.project.map(TenantId::new);
     let mut audit = Audit {
         store,
-        project: request.project,
+        project,
         scope,
         expected: request.expected.clone(),
         position: 0,
@@ -88,7 +89,7 @@ pub async fn verify(store: &Store, request: &AuditRequest) -> Result<AuditReport
         report.projects.entry(project).or_default().chain = verifier.finish();
     }
     let tx = store.fleet().await?;
-    for (project, span) in read_unsealed(&tx, request.project, sealed_to).await? {
+    for (project, span) in read_unsealed(&tx, project, sealed_to).await? {
         report.projects.entry(project).or_default().unsealed = Some(span);
     }
     for (project, name) in read_names(&tx).await? {

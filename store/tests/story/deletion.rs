@@ -1,6 +1,7 @@
 //! Deletion of projects.
 
 use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_store::change_seals::{self, AuditRequest, ChangeSealer};
 use evenkeel_store::nodes::{self, MachineKey};
 use evenkeel_store::testing::tenant_rows;
 use evenkeel_store::{
@@ -23,8 +24,8 @@ async fn delete_project(store: &Store, tenant: TenantId, force: bool) -> Result<
     tx.commit().await
 }
 
-/// Fails unless every table has rows of `left` and none of `deleted`; only the change log keeps
-/// both.
+/// Fails unless every table has rows of `left` and none of `deleted`; only the change log and its
+/// seals keep both.
 async fn assert_rows_only_of(store: &Store, left: TenantId, deleted: TenantId) {
     let sql = format!(
         "DO $$ DECLARE one text; seen bigint; BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
@@ -33,7 +34,7 @@ async fn assert_rows_only_of(store: &Store, left: TenantId, deleted: TenantId) {
          EXECUTE format('SELECT count(*) FROM %I WHERE tenant_id = $1', one) INTO seen USING '{left}'::uuid; \
          IF seen = 0 THEN RAISE '% lost rows of the other project', one; END IF; \
          EXECUTE format('SELECT count(*) FROM %I WHERE tenant_id = $1', one) INTO seen USING '{deleted}'::uuid; \
-         IF (seen <> 0) <> (one = 'change_log') THEN RAISE '% has % rows', one, seen; END IF; \
+         IF (seen <> 0) <> (one IN ('change_log', 'change_seals')) THEN RAISE '% has % rows', one, seen; END IF; \
          END LOOP; END $$"
     );
     store.execute_unprepared(&sql).await.expect("rows of the remaining project only");
@@ -44,6 +45,8 @@ async fn a_project_with_hosts_is_deleted_only_by_force_and_completely() {
     let (store, ours, theirs) = store_with_two_projects().await;
     create_everything(&store, ours).await;
     create_everything(&store, theirs).await;
+    let mut sealer = ChangeSealer::new(store.clone());
+    assert!(sealer.pass().await.expect("a pass").seals >= 2);
     match delete_project(&store, ours, false).await {
         Err(StoreError::Conflict(conflict)) => assert_eq!(
             conflict.to_string(),
@@ -57,6 +60,9 @@ async fn a_project_with_hosts_is_deleted_only_by_force_and_completely() {
     let batches = remove_deleted_projects(&store, 1).await;
     assert!(batches > 20, "{batches}");
     assert_rows_only_of(&store, theirs, ours).await;
+    sealer.pass().await.expect("a pass");
+    let report = change_seals::verify(&store, &AuditRequest::default()).await.expect("a report");
+    assert!(report.is_unaltered() && report.projects.contains_key(&ours), "{report:?}");
 }
 
 #[tokio::test]

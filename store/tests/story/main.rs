@@ -2,6 +2,7 @@
 
 mod assignments;
 mod briefs;
+mod change_seals;
 mod clock;
 mod daily_usage;
 mod day_zero;
