@@ -34,7 +34,10 @@ CREATE TABLE change_seal_state (
     is_single_row     boolean PRIMARY KEY DEFAULT true CHECK (is_single_row),
     sealed_to         bigint NOT NULL DEFAULT 0,
     users_removed_to  bigint NOT NULL DEFAULT 0,
-    server_removed_to bigint NOT NULL DEFAULT 0
+    server_removed_to bigint NOT NULL DEFAULT 0,
+    -- Changes that were sealed within this time are never removed. Only the owner of the tables can change it, which need not be
+    -- the role of the server.
+    minimum_retention interval NOT NULL DEFAULT '0'
 );
 INSERT INTO change_seal_state DEFAULT VALUES;
 
@@ -77,6 +80,9 @@ BEGIN
     SELECT * INTO state FROM change_seal_state FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
+    END IF;
+    IF state.minimum_retention > '0' THEN
+        sealed_before := least(sealed_before, now() - state.minimum_retention);
     END IF;
     reached := CASE WHEN of_users THEN state.users_removed_to ELSE state.server_removed_to END;
     PERFORM set_config('evenkeel.removing_changes', 'on', true), set_config('evenkeel.pruning', 'on', true);

@@ -18,6 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::app_context;
 use crate::config::{Config, DatabaseConfig};
 use crate::data_dir;
+use crate::database::MIGRATION_URL_ALONE;
 use crate::file_state::is_readable_by_others;
 use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
@@ -124,6 +125,13 @@ fn find_database_faults(database: &DatabaseConfig, now: DateTime<Utc>) -> Vec<St
         match checked {
             Ok(()) => faults.extend(find_database_tls_faults(url.reveal(), now)),
             Err(error) => faults.push(format!("database.url: {error}")),
+        }
+    }
+    if let Some(url) = &database.migration_url {
+        let checked = check_database_url(url.reveal(), database.allow_unencrypted);
+        faults.extend(checked.err().map(|error| format!("database.migration_url: {error}")));
+        if database.url.is_none() {
+            faults.push(MIGRATION_URL_ALONE.to_owned());
         }
     }
     if let Some(path) = &database.password_file

@@ -89,6 +89,10 @@ pub(crate) struct DatabaseConfig {
     /// Connection URL, `postgres://…`. Without it, `evenkeeld all` starts a private Postgres.
     #[serde(skip_serializing)]
     pub(crate) url: Option<Secret>,
+    /// Connection URL of another role, which owns the tables and migrates the schema. The role of `url` then can only add
+    /// rows to the change log. Only `evenkeeld migrate` and `evenkeeld all` use it.
+    #[serde(skip_serializing)]
+    pub(crate) migration_url: Option<Secret>,
     /// File whose first line is the password, instead of a password in the URL. It is read at the
     /// start, and again when the database cannot be reached.
     pub(crate) password_file: Option<PathBuf>,
@@ -117,6 +121,7 @@ impl Default for DatabaseConfig {
     fn default() -> Self {
         Self {
             url: None,
+            migration_url: None,
             password_file: None,
             allow_unencrypted: false,
             binaries: PathBuf::from("/usr/lib/postgresql"),
@@ -557,7 +562,8 @@ mod tests {
             assert!(!error.contains("HUSH"), "{text}: {error}");
             assert!(error.contains("evenkeeld.toml"), "{text}: {error}");
         }
-        let config = parse("[database]\nurl = \"postgres://u:HUSH@db/x\"").unwrap();
+        let both = "url = \"postgres://u:HUSH@db/x\"\nmigration_url = \"postgres://o:HUSH@db/x\"";
+        let config = parse(&format!("[database]\n{both}")).unwrap();
         assert!(!format!("{config:?}").contains("HUSH"));
     }
 

@@ -6,15 +6,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use evenkeel_kit::Lifecycle;
 use evenkeel_pg::{Options, PrivatePostgres};
-use evenkeel_store::{SchemaCheck, Store, StoreOptions};
+use evenkeel_store::{SchemaCheck, Store, StoreOptions, find_database_role};
 use tokio::time::timeout;
 
-use crate::config::Config;
+use crate::config::{Config, DatabaseConfig};
 
 /// Maximum wait for open transactions on close. A streamed list keeps its transaction open for as
 /// long as its client reads, possibly for ever. Transactions that are still open end with the
 /// process.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) const MIGRATION_URL_ALONE: &str =
+    "database.migration_url needs database.url: the URL of the role with which the server works";
 
 /// Open database, with its private Postgres if there is one.
 #[derive(Debug)]
@@ -54,6 +57,11 @@ impl Database {
         otherwise: PrivatePostgresMode,
         if_older: SchemaPolicy,
     ) -> anyhow::Result<Self> {
+        if let (Some(url), SchemaPolicy::Migrate(limit)) =
+            (&config.database.migration_url, if_older)
+        {
+            migrate_as_owner(&config.database, url.reveal(), limit).await?;
+        }
         let database = Self::connect(config, data_dir, otherwise).await?;
         match database.ensure_schema(if_older).await {
             Ok(()) => Ok(database),
@@ -160,6 +168,46 @@ impl Database {
             postgres.stop().await;
         }
     }
+}
+
+/// Migrates the schema with the role of `database.migration_url`, and grants the role of `database.url` what a server needs.
+/// Runs before a connection with the latter, which may not be able to read the schema yet.
+async fn migrate_as_owner(
+    database: &DatabaseConfig,
+    url: &str,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    let service = database.url.as_ref().context(MIGRATION_URL_ALONE)?;
+    let role = find_database_role(service.reveal()).context("database.url is not valid")?;
+    let options = StoreOptions {
+        max_connections: 2,
+        acquire_timeout: database.acquire_timeout,
+        allow_unencrypted: database.allow_unencrypted,
+        ..StoreOptions::default()
+    };
+    let store = Store::connect(url, options).await;
+    let store = store.context("cannot connect to the database of database.migration_url")?;
+    let migrated = migrate_if_older(&store, &role, limit).await;
+    store.close().await;
+    migrated
+}
+
+/// Migrates the schema, unless a newer program has migrated it.
+async fn migrate_if_older(store: &Store, role: &str, limit: Duration) -> anyhow::Result<()> {
+    let check = store.check().await.context("cannot check the database")?;
+    match check {
+        SchemaCheck::Newer { .. } => return Ok(()),
+        SchemaCheck::Incompatible(why) => {
+            return Err(why).context("the database is not usable with database.migration_url");
+        }
+        SchemaCheck::Current => {}
+        SchemaCheck::Outdated => tracing::info!(
+            timeout = ?limit,
+            "migrating the database schema with the role of database.migration_url"
+        ),
+    }
+    let migrated = store.migrate_for_service(role, limit).await;
+    migrated.context("cannot migrate the database schema with the role of database.migration_url")
 }
 
 fn find_running_postgres(

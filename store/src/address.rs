@@ -87,6 +87,16 @@ pub fn check_database_url(url: &str, allow_unencrypted: bool) -> Result<(), Inva
     DatabaseAddress::parse(url, allow_unencrypted).map(drop)
 }
 
+/// The role that a database URL names.
+///
+/// # Errors
+/// The URL is not valid.
+pub fn find_database_role(url: &str) -> Result<String, InvalidDatabaseUrl> {
+    let address = DatabaseAddress::parse(url, true)?;
+    let role = address.hosts.first().map(|host| host.get_username().to_owned());
+    Ok(role.unwrap_or_default())
+}
+
 /// The file that a parameter of a valid database URL names for TLS, such as `sslrootcert`. None if
 /// no connection reads it.
 #[must_use]

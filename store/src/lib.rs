@@ -16,6 +16,7 @@ mod check;
 mod clock_check;
 mod error;
 mod fields;
+mod grants;
 mod ids;
 mod keyed;
 mod lease;
@@ -72,7 +73,7 @@ pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use address::{InvalidDatabaseUrl, check_database_url, find_tls_file};
+pub use address::{InvalidDatabaseUrl, check_database_url, find_database_role, find_tls_file};
 pub use chain::ScopeChain;
 pub use check::{IncompatibleDatabase, SchemaCheck};
 pub use clock_check::{ClockAgreement, ClockReading};
