@@ -24,11 +24,11 @@ impl ValueHasher {
 
     fn add_bytes(&mut self, value: Option<&[u8]>) {
         let Some(value) = value else {
-            self.0.update([0]);
+            self.0.update([0_u8]);
             return;
         };
         let length = u64::try_from(value.len()).unwrap_or(u64::MAX);
-        self.0.update([1]);
+        self.0.update([1_u8]);
         self.0.update(length.to_be_bytes());
         self.0.update(value);
     }

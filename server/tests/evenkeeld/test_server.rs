@@ -377,6 +377,14 @@ impl ServerProcess {
         stderr
     }
 
+    /// Expects a failure that is the result of a check; returns standard output.
+    pub fn expect_finding(mut self) -> String {
+        let status = self.wait();
+        let (printed, stderr) = self.output();
+        assert_eq!(status.code(), Some(1), "{printed}{stderr}");
+        printed
+    }
+
     /// Expects success; returns standard output.
     pub fn expect_success(mut self) -> String {
         let status = self.wait();

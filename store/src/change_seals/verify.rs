@@ -73,6 +73,7 @@ pub async fn verify(store: &Store, request: &AuditRequest) -> Result<AuditReport
         now: tx.database_time(),
     };
     let sealed_to = read_sealed_to(&tx).await?;
+    drop(tx);
     let project = request.project.map(TenantId::new);
     let mut audit = Audit {
         store,
