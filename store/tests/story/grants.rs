@@ -77,6 +77,7 @@ async fn the_service_works_seals_and_removes_old_changes() {
     assert_sees_only_its_project(&service, ours, theirs).await;
     LogReader::open(&service).await.expect("a reader");
     let mut sealer = ChangeSealer::new(service.clone());
+    create_project(&service, "third").await;
     assert!(sealer.pass().await.expect("a pass").changes > 0);
     let at_once = Some(TimeDelta::zero());
     let retention = ChangeRetention { by_users: at_once, by_server: at_once };

@@ -18,6 +18,7 @@ use evenkeel_domain::run::{RunEvent, RunTimeouts};
 use evenkeel_domain::schedule::{Cron, RepeatedSpec, ScheduleStatus, ScheduleTarget, Zone};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
+use evenkeel_store::change_seals::ChangeSealer;
 use evenkeel_store::daily_usage::ProjectCharge;
 use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::schedules::{self, repeated};
@@ -85,6 +86,7 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     let charge = ProjectCharge { tenant, amount: "runs", cost: COST };
     daily_usage::charge_projects(&tx, &[charge]).await.expect("charged");
     tx.commit().await.expect("committed");
+    ChangeSealer::new(store.clone()).pass().await.expect("sealed");
 }
 
 /// Creates an imported image, a catalogue selection and a report.
