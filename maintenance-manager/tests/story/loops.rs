@@ -12,6 +12,7 @@ use evenkeel_maintenance_manager::{
 use evenkeel_proto::agent::agent_service_server::AgentService as _;
 use evenkeel_proto::agent::{Facts, PollRequest};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use evenkeel_store::change_seals::{self, AuditRequest};
 use evenkeel_store::nodes;
 use evenkeel_store::settings::{self, ProjectSettings};
 use futures_util::future::join_all;
@@ -212,6 +213,30 @@ async fn the_change_log_is_retained_as_the_server_configures() {
     server.advance_minutes(400 * 24 * 60);
     let by_users = server.run_housekeeping(Settings::default()).await.changes;
     assert_eq!(by_server + by_users, sealed);
+}
+
+#[tokio::test]
+async fn changes_are_sealed_without_a_call() {
+    let server = TestServer::without_log_follower(Settings::default()).await;
+    server.node().await;
+    let life = Lifecycle::new();
+    server.manager.start_tasks(&life);
+    let sealed = async {
+        loop {
+            let request = AuditRequest::default();
+            let report = change_seals::verify(&server.store, &request).await.expect("a report");
+            let mut projects = report.projects.values();
+            if projects.all(|project| project.chain.seals > 0 && project.unsealed.is_none()) {
+                return report;
+            }
+        }
+    };
+    let within = Duration::from_mins(1);
+    let report = tokio::time::timeout(within, sealed).await.expect("it seals");
+    assert!(report.is_unaltered() && !report.projects.is_empty(), "{report:?}");
+    life.stop();
+    let exit = life.run_until_stopped(within).await;
+    assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::SUCCESS));
 }
 
 #[tokio::test]
