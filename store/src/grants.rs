@@ -67,7 +67,7 @@ impl Store {
         self.grant(service_role, &[CHECK_OWNER, PRIVILEGES]).await
     }
 
-    /// Runs statements of PL/pgSQL that know the role as `service`, in one transaction.
+    /// Runs statements of a `DO` block that know the role as `service`, in one transaction.
     async fn grant(&self, service_role: &str, statements: &[&str]) -> Result<(), StoreError> {
         let service = service_role.replace('\'', "''");
         let sql = format!(

@@ -39,6 +39,7 @@ impl fmt::Display for ChangeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [first, last] =
             [self.first_at, self.last_at].map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
-        write!(f, "{} changes from {first} to {last}", self.count)
+        let noun = if self.count == 1 { "change" } else { "changes" };
+        write!(f, "{} {noun} from {first} to {last}", self.count)
     }
 }
