@@ -16,6 +16,7 @@ const LEASE_IDLE_TIMEOUT_MS: &str = "60000";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
     RunTimeouts = 1,
+    FleetCounts = 4,
 }
 
 impl Store {

@@ -38,6 +38,7 @@ pub use barrier::LongTransaction;
 pub(crate) use heartbeat::LastHeartbeat;
 pub use heartbeat::send_heartbeat;
 pub use listen::{HintListener, listen_for_hints};
+pub(crate) use listen::{RETRY_INTERVAL, connect_listener, receive_payload};
 pub use prune::{RemovalLimits, prune};
 pub(crate) use writers::{list_writers, read_last_number};
 

@@ -100,6 +100,16 @@ pub struct Store {
     pub(crate) database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
 }
 
+/// Connections of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Connections to the database, in use or idle.
+    pub open: u32,
+    pub idle: u32,
+    /// The maximum number of connections.
+    pub max: u32,
+}
+
 /// A connection of the pool that was idle for this long is tested before it is used.
 const IDLE_TEST_AGE: Duration = Duration::from_secs(5);
 
@@ -321,6 +331,17 @@ impl Store {
     #[must_use]
     pub fn share_usage(&self) -> Vec<ShareUsage> {
         self.shares.as_ref().map(|shares| shares.usage()).unwrap_or_default()
+    }
+
+    /// How the connections of the pool are used.
+    #[must_use]
+    pub fn pool_usage(&self) -> PoolUsage {
+        let pool = self.db.get_postgres_connection_pool();
+        PoolUsage {
+            open: pool.size(),
+            idle: u32::try_from(pool.num_idle()).unwrap_or(u32::MAX),
+            max: pool.options().get_max_connections(),
+        }
     }
 
     /// Waits until a transaction may take a connection of its share.

@@ -2,7 +2,7 @@
 //! within a share neither a project nor a caller can use all.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ pub struct ShareUsage {
     pub share: ConnectionShare,
     /// Connections that are in use.
     pub in_use: usize,
+    /// Requests that wait for a connection.
+    pub waiting: usize,
     /// Requests that got no connection in time.
     pub refused: u64,
 }
@@ -95,7 +97,24 @@ struct Share {
     connections: Arc<Semaphore>,
     per_project: KeyedSemaphore<String>,
     per_caller: KeyedSemaphore<Arc<str>>,
+    waiting: AtomicUsize,
     refused: AtomicU64,
+}
+
+/// Counts a request as waiting until it is dropped.
+struct WaitingRequest<'a>(&'a AtomicUsize);
+
+impl<'a> WaitingRequest<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Permission to use a connection of a share; returned on drop.
@@ -117,6 +136,7 @@ impl Share {
             connections: Arc::new(Semaphore::new(size)),
             per_project: KeyedSemaphore::new(max_per_project(size)),
             per_caller: KeyedSemaphore::new(size.div_ceil(2)),
+            waiting: AtomicUsize::default(),
             refused: AtomicU64::default(),
         }
     }
@@ -129,6 +149,7 @@ impl Share {
         caller: Option<&Arc<str>>,
         limit: &mut ShareLimit,
     ) -> SharePermit {
+        let _waiting = WaitingRequest::new(&self.waiting);
         *limit = ShareLimit::PerCaller;
         let caller = match caller {
             Some(caller) => Some(self.per_caller.acquire(Arc::clone(caller)).await),
@@ -224,6 +245,7 @@ impl ConnectionShares {
             ShareUsage {
                 share: which,
                 in_use: share.size.saturating_sub(share.connections.available_permits()),
+                waiting: share.waiting.load(Ordering::Relaxed),
                 refused: share.refused.load(Ordering::Relaxed),
             }
         };
@@ -295,6 +317,22 @@ mod tests {
         let usage = shares.usage();
         let counts: Vec<_> = usage.iter().map(|usage| (usage.in_use, usage.refused)).collect();
         assert_eq!(counts, [(0, 0), (1, 1), (0, 0), (0, 0)]);
+    }
+
+    #[tokio::test]
+    async fn a_request_counts_as_waiting_until_it_ends() {
+        let shares = shares(1);
+        let waiting = || shares.usage()[1].waiting;
+        let permits = take_all(&shares, &project(1));
+        assert_eq!((permits.len(), waiting()), (1, 0));
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let next = shares.acquire(ConnectionShare::RestReads, Some(&project(2)), None);
+            let mut next = pin!(next);
+            assert!(next.as_mut().poll(&mut context).is_pending());
+            assert_eq!(waiting(), 1);
+        }
+        assert_eq!(waiting(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ const CHANNEL: &str = "evenkeel_log";
 const HINT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait before the next attempt to listen, and for a connection.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After this time without a notification the connection is tested, because a dead connection is
 /// silent as well.
@@ -41,7 +41,7 @@ pub struct HintListener {
 /// Starts to listen for hints.
 pub async fn listen_for_hints(store: &Store) -> Result<HintListener, StoreError> {
     let address = store.address.clone();
-    let listener = connect_listener(&address).await.map(Some)?;
+    let listener = connect_listener(&address, CHANNEL).await.map(Some)?;
     Ok(HintListener { address, listener })
 }
 
@@ -56,7 +56,7 @@ impl HintListener {
                 }
                 self.listener = None;
             }
-            if let Ok(listener) = connect_listener(&self.address).await {
+            if let Ok(listener) = connect_listener(&self.address, CHANNEL).await {
                 self.listener = Some(listener);
                 return;
             }
@@ -65,7 +65,11 @@ impl HintListener {
     }
 }
 
-async fn connect_listener(address: &DatabaseAddress) -> Result<PgListener, StoreError> {
+/// Opens a connection that listens on a channel.
+pub(crate) async fn connect_listener(
+    address: &DatabaseAddress,
+    channel: &str,
+) -> Result<PgListener, StoreError> {
     let options = connect_options(address)?;
     let pool = PgPoolOptions::new()
         .max_connections(1)
@@ -75,7 +79,7 @@ async fn connect_listener(address: &DatabaseAddress) -> Result<PgListener, Store
         .connect_lazy_with(options);
     let listening = async {
         let mut listener = PgListener::connect_with(&pool).await?;
-        listener.listen(CHANNEL).await?;
+        listener.listen(channel).await?;
         Ok(listener)
     };
     with_answer_timeout(listening).await.map_err(connection_error)
@@ -96,6 +100,19 @@ async fn receive_hint(listener: &mut PgListener) -> Result<(), Error> {
                 notification?;
             }
             () = ready(()) => return Ok(()),
+        }
+    }
+}
+
+/// Waits for a notification and returns its payload.
+pub(crate) async fn receive_payload(listener: &mut PgListener) -> Result<String, Error> {
+    loop {
+        match timeout(KEEPALIVE_INTERVAL, listener.try_recv()).await {
+            Ok(Ok(Some(notification))) => return Ok(notification.payload().to_owned()),
+            // The listener has lost its connection and reconnects with the next call.
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) => check_connection(listener).await?,
         }
     }
 }

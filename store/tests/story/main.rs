@@ -11,6 +11,7 @@ mod deletion;
 mod fairness;
 mod fill;
 mod fixtures;
+mod fleet_counts;
 mod grants;
 mod hosts;
 mod housekeeping;
