@@ -14,6 +14,8 @@ use evenkeel_store::{ClockAgreement, Store};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::fleet_metrics::FleetMetrics;
+
 /// Maximum duration of the database check in `/readyz`.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -22,6 +24,7 @@ struct AdminState {
     store: Store,
     clock: Arc<dyn Clock>,
     metrics: PrometheusHandle,
+    fleet: FleetMetrics,
     stopping: CancellationToken,
 }
 
@@ -29,10 +32,10 @@ struct AdminState {
 /// `/metrics` (Prometheus text format).
 pub(crate) fn router(
     (store, clock): (Store, Arc<dyn Clock>),
-    metrics: PrometheusHandle,
+    (metrics, fleet): (PrometheusHandle, FleetMetrics),
     stopping: CancellationToken,
 ) -> Router {
-    let admin = AdminState { store, clock, metrics, stopping };
+    let admin = AdminState { store, clock, metrics, fleet, stopping };
     Router::new()
         .route("/livez", get(async || "alive\n"))
         .route("/readyz", get(check_ready))
@@ -64,7 +67,8 @@ async fn check_ready(State(admin): State<AdminState>) -> Response {
 
 async fn render_metrics(State(admin): State<AdminState>) -> Response {
     crate::observe::update_process_metrics();
-    crate::observe::update_share_metrics(&admin.store);
+    crate::observe::update_connection_metrics(&admin.store);
+    admin.fleet.update_age();
     let format = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (format, admin.metrics.render()).into_response()
 }
@@ -86,6 +90,7 @@ mod tests {
         let clock = TestClock::new(SystemClock.now());
         let metrics = PrometheusBuilder::new().build_recorder().handle();
         let parts = (fresh_store().await, Arc::new(clock.clone()) as Arc<dyn Clock>);
+        let metrics = (metrics, FleetMetrics::default());
         let router = router(parts, metrics, CancellationToken::new());
         let get = async || {
             let request = Request::get("/readyz").body(Body::empty()).unwrap();

@@ -23,6 +23,7 @@
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
 //! | `audit` | `audit verify`: compares the change log with its seals |
+//! | `fleet_metrics` | counts of the fleet for the metrics of all replicas |
 //! | `check` | checks the configuration and the files that it names |
 //! | `clock_watch` | compares the clocks of the process and of the database |
 //! | `tools` | `migrate`, `openapi`, `ca`, `token`, `accept-keys`, `hash-password` |
@@ -39,6 +40,7 @@ mod data_dir;
 mod database;
 mod file_state;
 mod first_start;
+mod fleet_metrics;
 mod http;
 mod listen;
 mod loopback_guard;
@@ -58,7 +60,9 @@ use tikv_jemallocator::Jemalloc;
 
 pub use cli::Cli;
 pub use config::default_settings;
-pub use observe::{METRIC_GROUPS, MetricDescription, MetricGroup, MetricKind};
+pub use observe::{
+    LabelValues, METRIC_GROUPS, MetricDescription, MetricGroup, MetricKind, MetricLabel,
+};
 pub use start::run;
 
 /// A list of 100 hosts needs about 10,000 small allocations. jemalloc makes such a list a sixth

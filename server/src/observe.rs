@@ -2,6 +2,7 @@
 //! a peer chooses.
 
 mod calls;
+mod labels;
 mod metric;
 mod metric_list;
 mod wakeup_delay;
@@ -21,7 +22,7 @@ use tokio::time::MissedTickBehavior;
 use crate::memory;
 
 pub(crate) use calls::CallMetricsLayer;
-pub use metric::{MetricDescription, MetricGroup, MetricKind};
+pub use metric::{LabelValues, MetricDescription, MetricGroup, MetricKind, MetricLabel};
 pub use metric_list::METRIC_GROUPS;
 
 const DURATION_BUCKETS_SECONDS: [f64; 12] =
@@ -29,6 +30,12 @@ const DURATION_BUCKETS_SECONDS: [f64; 12] =
 
 /// Buckets for the number of items in a batch.
 const BATCH_SIZE_BUCKETS: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0];
+
+/// Revision of the sources, if the build names it.
+pub(crate) const REVISION: &str = match option_env!("EVENKEEL_REVISION") {
+    Some(revision) => revision,
+    None => "",
+};
 
 /// Interval at which recorded values are added to their buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -38,8 +45,19 @@ pub(crate) fn install(life: &Lifecycle) -> anyhow::Result<PrometheusHandle> {
     let handle = install_recorder().context("cannot install the metrics recorder")?;
     spawn_upkeep(handle.clone(), life);
     wakeup_delay::spawn_measurement(life);
-    metric_list::register_descriptions();
+    metric_list::register_metrics();
+    record_build();
     Ok(handle)
+}
+
+/// Version, revision and schema of this build, as the labels of a metric.
+fn record_build() {
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("revision", REVISION),
+        ("schema", evenkeel_store::newest_schema_step()),
+    ];
+    metrics::gauge!("evenkeel_build_info", &labels).set(1.0);
 }
 
 fn install_recorder() -> Result<PrometheusHandle, BuildError> {
@@ -93,16 +111,22 @@ fn method_label(method: &str) -> &'static str {
     methods.into_iter().find(|candidate| *candidate == method).unwrap_or("other")
 }
 
-/// Updates the metrics of the shares of database connections.
-pub(crate) fn update_share_metrics(store: &Store) {
+/// Updates the metrics of the database connections.
+#[expect(clippy::cast_precision_loss, reason = "there are few connections and requests")]
+pub(crate) fn update_connection_metrics(store: &Store) {
     for usage in store.share_usage() {
         let share = usage.share.name();
-        #[expect(clippy::cast_precision_loss, reason = "there are few connections")]
-        let in_use = usage.in_use as f64;
-        metrics::gauge!("evenkeel_database_connections", "share" => share).set(in_use);
+        metrics::gauge!("evenkeel_database_connections", "share" => share).set(usage.in_use as f64);
+        metrics::gauge!("evenkeel_database_share_waiting", "share" => share)
+            .set(usage.waiting as f64);
         metrics::counter!("evenkeel_database_share_refused_total", "share" => share)
             .absolute(usage.refused);
     }
+    let pool = store.pool_usage();
+    let in_use = pool.open.saturating_sub(pool.idle);
+    metrics::gauge!("evenkeel_database_pool_connections", "state" => "in_use").set(in_use);
+    metrics::gauge!("evenkeel_database_pool_connections", "state" => "idle").set(pool.idle);
+    metrics::gauge!("evenkeel_database_pool_max_connections").set(pool.max);
 }
 
 /// Updates the process metrics from procfs.

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::app_context::AppContext;
 use crate::config::{Config, HttpTlsSettings};
+use crate::fleet_metrics::FleetMetrics;
 use crate::http::{self, HttpSettings, HttpTimeouts};
 use crate::listen::{self, Listener, UnauthenticatedLimits};
 use crate::proxy_header::TrustedProxies;
@@ -162,6 +163,8 @@ impl Listeners {
         operator_tokens::spawn_revocation_watch(context, life);
         spawn_hint_sender(context, life);
         clock_watch::spawn(context, life);
+        let fleet = FleetMetrics::default();
+        fleet.spawn_counting(&context.store, config.admin.fleet_count_interval, life);
         if self.southbound.is_some() || self.files.is_some() {
             context.certificates.spawn_renewal("southbound", &context.clock, life);
         }
@@ -193,7 +196,7 @@ impl Listeners {
             southbound::serve(listener, routes, (context, short), south, life)?;
         }
         let clocks = (context.store.clone(), Arc::clone(&context.clock));
-        let router = admin::router(clocks, metrics, life.stopping());
+        let router = admin::router(clocks, (metrics, fleet), life.stopping());
         http::serve("admin", self.admin, router, admin, life);
         Ok(())
     }

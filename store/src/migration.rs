@@ -22,6 +22,12 @@ use crate::session::{
 };
 use crate::tx::query_one;
 
+/// Name of the newest step of the schema that this program knows.
+#[must_use]
+pub fn newest_schema_step() -> &'static str {
+    evenkeel_migrations::step_names().last().unwrap_or_default()
+}
+
 /// Default of the total time that a migration waits for locks.
 pub const DEFAULT_MIGRATION_TIMEOUT: Duration = Duration::from_mins(30);
 

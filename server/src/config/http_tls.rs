@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,11 @@ pub(crate) struct AdminConfig {
     pub(crate) certificate: Option<PathBuf>,
     /// File with the key of that certificate in PEM.
     pub(crate) key: Option<PathBuf>,
+    /// Interval at which one replica counts the fleet for the metrics `evenkeel_fleet_*` of all
+    /// replicas. At least one second. A count that takes long lets the next one begin later: it
+    /// begins after at least twenty times the duration of the last one.
+    #[serde(with = "humantime_serde")]
+    pub(crate) fleet_count_interval: Duration,
 }
 
 impl Default for AdminConfig {
@@ -32,6 +38,7 @@ impl Default for AdminConfig {
             server_names: Vec::new(),
             certificate: None,
             key: None,
+            fleet_count_interval: Duration::from_mins(1),
         }
     }
 }

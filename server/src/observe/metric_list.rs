@@ -1,36 +1,23 @@
 //! The list of all metrics: the descriptions in `/metrics`, and the page `docs/reference/metrics.md`.
 
+use super::labels::{
+    AGED_DATA, AGENT_CALL, CALL_OUTCOME, CERTIFICATE, CONNECTION_SHARE, CREDENTIAL_KIND,
+    CYCLE_OUTCOME, FETCH_OUTCOME, FILE_OUTCOME, FINDING_KIND, GRPC_CODE, GRPC_METHOD,
+    HANDSHAKE_OUTCOME, HOST_STATUS, HOUSEKEEPING_STEP, HTTP_METHOD, HTTP_STATUS, LIMIT_SCOPE,
+    LIMITED_AMOUNT, LISTENER, NUMBERED_KIND, OPEN_RUN_STATE, OS_REQUEST_OUTCOME, POLL_RESULT,
+    POOL_STATE, PROTOCOL, REBUILD_REASON, REFUSAL_KIND, REGISTRY, RELOAD_OUTCOME, RELOADED_FILE,
+    REMOVED_ROWS, REVISION, ROUTE, RUN_EVENT, RUN_RESULT, SCHEMA_STEP, STALE_REASON, VERSION,
+    WAKEUP_REASON,
+};
 use super::metric::{MetricDescription, MetricGroup, MetricKind, metric};
 use MetricKind::{Counter, Gauge, Histogram};
 
-/// Registers the description of every metric with the recorder of this process.
-pub(super) fn register_descriptions() {
+/// Registers every metric with the recorder of this process: its description, and the series that
+/// are known in advance.
+pub(super) fn register_metrics() {
     let metrics = METRIC_GROUPS.iter().flat_map(|group| group.metrics);
     metrics.for_each(MetricDescription::register);
 }
-
-const LISTENERS: &str =
-    "Setting of the listener: `rest.listen`, `southbound.listen`, `files.listen` or `admin.listen`";
-const CERTIFICATES: &str = "Listener whose certificate it is: `rest`, `admin` or `southbound` (also that of `files.listen`); `ca` (the server's own authority); `database_client` (`sslcert`) or `database_ca` (the first of `sslrootcert` that expires)";
-const RELOADED_FILES: &str = "Listener whose certificate it is: `rest`, `admin` or `southbound` (also that of `files.listen`); or `users` (`auth.login.users`)";
-const CALL_OUTCOMES: &str =
-    "`ok`, `refused`, or `error` (internal error, or the server is unavailable)";
-const OS_REQUEST_OUTCOMES: &str =
-    "`good`, or the kind of the error, for example `unreachable`, `denied` or `busy`";
-const FILE_OUTCOMES: &str = "`full`, `partial`, `not_modified`, or the reason of the refusal: `refused` (no access, or not a GET or HEAD request), `not_found`, `ambiguous`, `bad_range`, `too_many` (transfers), `pending` (download still running), `too_large`, `no_space`, `disk`, `wrong_content` or `unavailable`";
-const RUN_EVENTS: &str = "`downloading`, `downloaded`, `began`, `reboot_begun`, `verify_begun`, `reverting`, `finished`, `failed`, `reverted`, `nothing_to_do`, `cancelled`, `timed_out`, `superseded` or `removed`";
-const REBUILD_REASONS: &str = "`opened` (first connection of the process), `server` (another database server), `backwards` (the log of the server went back), `truncated`, `pruned` or `removed` (parts of the log are missing), or `mismatch` (a cached answer was wrong)";
-const STALE_REASONS: &str = "`node`, `site`, `project`, `slot` (slots of an assignment) or `all`";
-const REFUSAL_KINDS: &str = "`query`, `write`, `awaiting_body` (the message did not arrive), `message_memory` (no memory left for the message), `memory` (no memory left for the connection), `writers` (too many waiting writers), `database` (too many calls that query the database) or `poll_batch` (the poll waited too long for a batch)";
-const WAKEUP_REASONS: &str =
-    "`recheck`, `superseded` (by a newer poll of the node) or `draining` (the process stops)";
-const POLL_RESULTS: &str = "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`";
-const REMOVED_ROWS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage` (daily limits that are full again), `contacts` (contacts in the future, which were corrected), `changes`, `tallies` or `projects` (rows of deleted projects)";
-
-const CONNECTION_SHARES: &str =
-    "`nodes` (with the tasks of the server), `rest_reads`, `rest_writes` or `logins`";
-const HOUSEKEEPING_STEPS: &str = "`runs`, `contents`, `slots`, `versions`, `tokens`, `daily_usage`, `contacts`, `changes`, `tallies`, `projects`, `oldest rows` (reading the ages) or `id numbers` (reading how many are used)";
-const AGED_DATA: &str = "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (in the change log) or `projects` (since their deletion, until their last row is removed)";
 
 /// All metrics of evenkeeld.
 pub const METRIC_GROUPS: &[MetricGroup] = &[
@@ -39,6 +26,7 @@ pub const METRIC_GROUPS: &[MetricGroup] = &[
     MetricGroup { title: "Polls", metrics: POLLS },
     MetricGroup { title: "Answer cache and change log", metrics: ANSWER_CACHE },
     MetricGroup { title: "Load", metrics: LOAD },
+    MetricGroup { title: "Fleet", metrics: FLEET },
     MetricGroup { title: "Runs and nodes", metrics: RUNS },
     MetricGroup { title: "Catalogue of operating systems", metrics: CATALOGUE },
     MetricGroup { title: "Files for nodes", metrics: FILES },
@@ -49,63 +37,53 @@ const REQUESTS: &[MetricDescription] = &[
     metric(
         "evenkeel_http_requests_total",
         Counter,
-        &[
-            ("method", "HTTP method, or `other`"),
-            ("route", "Path of the API with its parameters, or `none`"),
-            ("status", "HTTP status"),
-        ],
+        &[HTTP_METHOD, ROUTE, HTTP_STATUS],
         "Requests to the REST API that were answered.",
     ),
     metric(
         "evenkeel_http_request_seconds",
         Histogram,
-        &[
-            ("method", "HTTP method, or `other`"),
-            ("route", "Path of the API with its parameters, or `none`"),
-        ],
+        &[HTTP_METHOD, ROUTE],
         "Duration of requests to the REST API.",
     ),
     metric(
         "evenkeel_grpc_calls_total",
         Counter,
-        &[
-            ("method", "Path of the gRPC method"),
-            ("code", "Number of the gRPC status code; 0 is success"),
-        ],
+        &[GRPC_METHOD, GRPC_CODE],
         "Calls of agents that were answered.",
     ),
     metric(
         "evenkeel_grpc_call_seconds",
         Histogram,
-        &[("method", "Path of the gRPC method")],
+        &[GRPC_METHOD],
         "Duration of calls of agents, including waiting time.",
     ),
     metric(
         "evenkeel_agent_calls_total",
         Counter,
-        &[("call", "`enroll`, `renew`, `poll`, `begin` or `report`"), ("outcome", CALL_OUTCOMES)],
+        &[AGENT_CALL, CALL_OUTCOME],
         "Calls of Evenkeel's agents that were answered.",
     ),
     metric(
         "evenkeel_eim_polls_total",
         Counter,
-        &[("outcome", CALL_OUTCOMES)],
+        &[CALL_OUTCOME],
         "Polls of EIM's agents that were answered.",
     ),
     metric(
         "evenkeel_eim_heartbeats_total",
         Counter,
-        &[("outcome", CALL_OUTCOMES)],
+        &[CALL_OUTCOME],
         "Heartbeats of EIM's agents that were answered.",
     ),
 ];
 
 const CONNECTIONS: &[MetricDescription] = &[
-    metric("evenkeel_connections", Gauge, &[("listener", LISTENERS)], "Open connections."),
+    metric("evenkeel_connections", Gauge, &[LISTENER], "Open connections."),
     metric(
         "evenkeel_connections_full_total",
         Counter,
-        &[("listener", LISTENERS)],
+        &[LISTENER],
         "Number of times that the connection limit of the listener was reached.",
     ),
     metric(
@@ -126,44 +104,28 @@ const CONNECTIONS: &[MetricDescription] = &[
         &[],
         "Connections of the REST API without a running request that were closed because their user, project or address opened too many.",
     ),
-    metric(
-        "evenkeel_handshakes_total",
-        Counter,
-        &[("outcome", "`ok`, `failed` (including refused connections) or `slow` (timed out)")],
-        "TLS handshakes of agents.",
-    ),
+    metric("evenkeel_handshakes_total", Counter, &[HANDSHAKE_OUTCOME], "TLS handshakes of agents."),
     metric(
         "evenkeel_certificate_expiry_timestamp_seconds",
         Gauge,
-        &[("certificate", CERTIFICATES)],
+        &[CERTIFICATE],
         "When a certificate expires that this process uses, in seconds since 1970. That of a listener is its own certificate, without its chain.",
     ),
     metric(
         "evenkeel_file_reloads_total",
         Counter,
-        &[
-            ("file", RELOADED_FILES),
-            (
-                "outcome",
-                "`ok`, or `failed`: the new file is not usable, and the old content is still used",
-            ),
-        ],
+        &[RELOADED_FILE, RELOAD_OUTCOME],
         "Changed files that were read again, and certificates of the server's own authority that were renewed.",
     ),
 ];
 
 const POLLS: &[MetricDescription] = &[
-    metric(
-        "evenkeel_poll_requests_total",
-        Counter,
-        &[("protocol", "`own` (Evenkeel's agents) or `eim`"), ("kind", POLL_RESULTS)],
-        "Polls by result.",
-    ),
+    metric("evenkeel_poll_requests_total", Counter, &[PROTOCOL, POLL_RESULT], "Polls by result."),
     metric("evenkeel_long_poll_open", Gauge, &[], "Open long polls."),
     metric(
         "evenkeel_long_poll_wakeups_total",
         Counter,
-        &[("reason", WAKEUP_REASONS)],
+        &[WAKEUP_REASON],
         "Long polls that were woken.",
     ),
     metric("evenkeel_poll_batch_waiting", Gauge, &[], "Polls that wait for a batch."),
@@ -186,13 +148,13 @@ const ANSWER_CACHE: &[MetricDescription] = &[
     metric(
         "evenkeel_answer_cache_stale_total",
         Counter,
-        &[("reason", STALE_REASONS)],
+        &[STALE_REASON],
         "Changes that invalidated cached answers, by their scope.",
     ),
     metric(
         "evenkeel_answer_cache_rebuilds_total",
         Counter,
-        &[("reason", REBUILD_REASONS)],
+        &[REBUILD_REASON],
         "Rebuilds of the answer cache.",
     ),
     metric(
@@ -240,7 +202,7 @@ const LOAD: &[MetricDescription] = &[
     metric(
         "evenkeel_overload_refused_total",
         Counter,
-        &[("kind", REFUSAL_KINDS)],
+        &[REFUSAL_KIND],
         "Calls that were refused because of overload.",
     ),
     metric(
@@ -252,10 +214,7 @@ const LOAD: &[MetricDescription] = &[
     metric(
         "evenkeel_daily_limit_refused_total",
         Counter,
-        &[
-            ("scope", "`node` or `project`"),
-            ("amount", "`bytes`, `package_lists`, `versions` or `runs`"),
-        ],
+        &[LIMIT_SCOPE, LIMITED_AMOUNT],
         "Calls that were refused because a daily limit was used up.",
     ),
     metric(
@@ -267,48 +226,128 @@ const LOAD: &[MetricDescription] = &[
     metric(
         "evenkeel_database_connections",
         Gauge,
-        &[("share", CONNECTION_SHARES)],
+        &[CONNECTION_SHARE],
         "Database connections in use.",
+    ),
+    metric(
+        "evenkeel_database_share_waiting",
+        Gauge,
+        &[CONNECTION_SHARE],
+        "Requests and calls that wait for a database connection of their share.",
+    ),
+    metric(
+        "evenkeel_database_pool_connections",
+        Gauge,
+        &[POOL_STATE],
+        "Open connections to the database, by state.",
+    ),
+    metric(
+        "evenkeel_database_pool_max_connections",
+        Gauge,
+        &[],
+        "Maximum number of connections to the database (`database.max_connections`).",
     ),
     metric(
         "evenkeel_database_share_refused_total",
         Counter,
-        &[("share", CONNECTION_SHARES)],
+        &[CONNECTION_SHARE],
         "Requests and calls that got no database connection of their share in time.",
     ),
     metric("evenkeel_poll_interval_seconds", Gauge, &[], "Poll interval that nodes currently get."),
+];
+
+const FLEET: &[MetricDescription] = &[
+    metric(
+        "evenkeel_fleet_age_seconds",
+        Gauge,
+        &[],
+        "Age of the counts of the fleet, the other metrics of this group. All replicas serve the same counts, so do not add them up. `+Inf` before the first count: the others are 0 then.",
+    ),
+    metric(
+        "evenkeel_fleet_count_seconds",
+        Gauge,
+        &[],
+        "How long the last count of the fleet took. The next one begins after twenty times as long, or after `admin.fleet_count_interval` if that is longer.",
+    ),
+    metric("evenkeel_fleet_projects", Gauge, &[], "Projects."),
+    metric("evenkeel_fleet_hosts", Gauge, &[HOST_STATUS], "Hosts by status. Each counts once."),
+    metric(
+        "evenkeel_fleet_nodes",
+        Gauge,
+        &[],
+        "Nodes: machines that have reported since their instance was created.",
+    ),
+    metric("evenkeel_fleet_nodes_with_updates", Gauge, &[], "Nodes with an available update."),
+    metric(
+        "evenkeel_fleet_nodes_with_security_updates",
+        Gauge,
+        &[],
+        "Nodes with an available security update.",
+    ),
+    metric(
+        "evenkeel_fleet_security_updates",
+        Gauge,
+        &[],
+        "Security updates that are not installed, summed over all nodes.",
+    ),
+    metric("evenkeel_fleet_nodes_requiring_reboot", Gauge, &[], "Nodes that need a reboot."),
+    metric("evenkeel_fleet_runs_open", Gauge, &[OPEN_RUN_STATE], "Open runs by state."),
+    metric(
+        "evenkeel_fleet_runs_ended_last_hour",
+        Gauge,
+        &[RUN_RESULT],
+        "Runs that ended within the last hour, by result.",
+    ),
+    metric(
+        "evenkeel_fleet_runs_stored",
+        Gauge,
+        &[],
+        "Runs in the database, open and ended, until their retention ends.",
+    ),
+    metric(
+        "evenkeel_fleet_assignments_stopped",
+        Gauge,
+        &[],
+        "Assignments that stopped after `stopAfterFailures` failed runs.",
+    ),
+    metric(
+        "evenkeel_fleet_credentials_ending",
+        Gauge,
+        &[CREDENTIAL_KIND],
+        "Valid credentials that end within seven days and were issued for longer.",
+    ),
 ];
 
 const RUNS: &[MetricDescription] = &[
     metric(
         "evenkeel_run_events_total",
         Counter,
-        &[("event", RUN_EVENTS)],
+        &[RUN_EVENT],
         "Events of runs that changed the state of the run.",
     ),
     metric("evenkeel_silent_nodes_total", Counter, &[], "Nodes that became silent."),
     metric(
         "evenkeel_housekeeping_removed_rows_total",
         Counter,
-        &[("kind", REMOVED_ROWS)],
+        &[REMOVED_ROWS],
         "Old rows that housekeeping removed.",
     ),
     metric(
         "evenkeel_housekeeping_failures_total",
         Counter,
-        &[("kind", HOUSEKEEPING_STEPS)],
+        &[HOUSEKEEPING_STEP],
         "Steps of housekeeping that failed. The other steps of the pass still run.",
     ),
     metric(
         "evenkeel_housekeeping_oldest_row_seconds",
         Gauge,
-        &[("kind", AGED_DATA)],
+        &[AGED_DATA],
         "Age of the oldest row that housekeeping may remove one day, after the last pass; 0 if there is none.",
     ),
     metric(
         "evenkeel_id_numbers_used_ratio",
         Gauge,
-        &[("kind", "kind of resource, such as `run`, `host` or `instance`")],
+        &[NUMBERED_KIND],
         "Used part of the 4,294,967,295 numbers for ids of a kind, from 0 to 1. Numbers are never used again.",
     ),
 ];
@@ -317,29 +356,26 @@ const CATALOGUE: &[MetricDescription] = &[
     metric(
         "evenkeel_os_cycles_total",
         Counter,
-        &[("outcome", "`succeeded`, `partial` or `failed`")],
+        &[CYCLE_OUTCOME],
         "Syncs with registries of operating systems.",
     ),
     metric("evenkeel_os_cycle_seconds", Histogram, &[], "Duration of a sync."),
     metric(
         "evenkeel_os_requests_total",
         Counter,
-        &[("outcome", OS_REQUEST_OUTCOMES)],
+        &[OS_REQUEST_OUTCOME],
         "Requests to registries and for attachments.",
     ),
     metric(
         "evenkeel_os_findings",
         Gauge,
-        &[
-            ("registry", "Name of the registry in the settings"),
-            ("kind", "Kind of the finding, as in the sync report"),
-        ],
+        &[REGISTRY, FINDING_KIND],
         "Findings in the sync reports of all projects.",
     ),
     metric(
         "evenkeel_os_last_good_seconds",
         Gauge,
-        &[("registry", "Name of the registry in the settings")],
+        &[REGISTRY],
         "Time since the last sync of the registry without findings.",
     ),
     metric(
@@ -351,16 +387,11 @@ const CATALOGUE: &[MetricDescription] = &[
 ];
 
 const FILES: &[MetricDescription] = &[
-    metric(
-        "evenkeel_files_requests_total",
-        Counter,
-        &[("outcome", FILE_OUTCOMES)],
-        "Requests for files.",
-    ),
+    metric("evenkeel_files_requests_total", Counter, &[FILE_OUTCOME], "Requests for files."),
     metric(
         "evenkeel_files_fetched_total",
         Counter,
-        &[("outcome", "`good`, `too_large`, `no_space`, `wrong_content`, `unavailable` or `disk`")],
+        &[FETCH_OUTCOME],
         "Files that were fetched from registries and file servers.",
     ),
     metric(
@@ -379,6 +410,12 @@ const FILES: &[MetricDescription] = &[
 
 const PROCESS: &[MetricDescription] = &[
     metric(
+        "evenkeel_build_info",
+        Gauge,
+        &[VERSION, REVISION, SCHEMA_STEP],
+        "Always 1; the labels are the values.",
+    ),
+    metric(
         "evenkeel_clock_offset_seconds",
         Gauge,
         &[],
@@ -393,3 +430,83 @@ const PROCESS: &[MetricDescription] = &[
         "Time from the end of a task's wait until the task runs. Above 1 s, long work blocks all calls.",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::super::labels::METRICS_WITH_OPEN_LABELS;
+    use super::super::metric::{LabelValues, MetricLabel};
+    use super::*;
+
+    fn all_metrics() -> impl Iterator<Item = &'static MetricDescription> {
+        METRIC_GROUPS.iter().flat_map(|group| group.metrics)
+    }
+
+    /// The text of `/metrics` right after the start of a process.
+    fn render_initial() -> String {
+        let recorder = PrometheusBuilder::new().set_buckets(&[1.0]).expect("a bucket");
+        let recorder = recorder.build_recorder();
+        metrics::with_local_recorder(&recorder, register_metrics);
+        recorder.handle().render()
+    }
+
+    #[test]
+    fn every_series_with_closed_labels_exists_from_the_start() {
+        let text = render_initial();
+        let names = |metric: &MetricDescription| match metric.kind {
+            MetricKind::Histogram => format!("{}_count", metric.name),
+            MetricKind::Counter | MetricKind::Gauge => metric.name.to_owned(),
+        };
+        for metric in all_metrics() {
+            let mut expected = 1;
+            for label in metric.labels {
+                match label.values {
+                    LabelValues::Closed(values) => expected *= values.len(),
+                    LabelValues::Open => expected = 0,
+                }
+            }
+            if metric.labels.is_empty() && metric.kind == Gauge {
+                expected = 0;
+            }
+            let name = names(metric);
+            let is_of_metric = |line: &&str| {
+                let rest = line.strip_prefix(name.as_str());
+                rest.is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
+            };
+            let series: Vec<&str> = text.lines().filter(is_of_metric).collect();
+            assert_eq!(series.len(), expected, "{name}: {series:?}");
+            assert!(series.iter().all(|line| line.ends_with(" 0")), "{series:?}");
+        }
+    }
+
+    #[test]
+    fn a_label_is_only_open_with_a_reason() {
+        let is_open = |label: &MetricLabel| matches!(label.values, LabelValues::Open);
+        let open = all_metrics().filter(|metric| metric.labels.iter().any(is_open));
+        let open: Vec<&str> = open.map(|metric| metric.name).collect();
+        let mut allowed = METRICS_WITH_OPEN_LABELS.map(|(name, _)| name).to_vec();
+        allowed.retain(|name| open.contains(name));
+        assert_eq!(allowed.len(), METRICS_WITH_OPEN_LABELS.len(), "a reason without its metric");
+        let missing: Vec<_> = open.iter().filter(|name| !allowed.contains(name)).collect();
+        assert!(missing.is_empty(), "declare the values of the labels of {missing:?}");
+    }
+
+    #[test]
+    fn the_meaning_of_a_label_names_each_value() {
+        let mut missing = String::new();
+        for metric in all_metrics() {
+            for label in metric.labels {
+                let LabelValues::Closed(values) = label.values else { continue };
+                for value in values {
+                    if !label.meaning.contains(&format!("`{value}`")) {
+                        let _written = write!(missing, "{} {} {value}; ", metric.name, label.name);
+                    }
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing}");
+    }
+}

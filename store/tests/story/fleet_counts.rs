@@ -116,7 +116,12 @@ async fn runs_and_stopped_assignments_are_counted() {
         end_run(&store, &fleet, run.id, failed_event(), NOON).await;
     }
     let old = stage_run(&store, &fleet, 2).await;
-    end_run(&store, &fleet, old.id, failed_event(), NOON - TimeDelta::hours(2)).await;
+    end_run(&store, &fleet, old.id, failed_event(), NOON).await;
+    let earlier = format!(
+        "UPDATE update_runs SET ended_at = ended_at - interval '2 hours' WHERE id = {}",
+        old.id.bits().cast_signed()
+    );
+    execute_sql(&store, &earlier).await;
     stage_run(&store, &fleet, 3).await;
     let counts = read_counts(&store).await;
     assert_eq!(counts.open_runs.get("staged"), Some(&1), "{counts:?}");

@@ -21,7 +21,7 @@ pub fn render() -> String {
         for metric in group.metrics {
             let labels = metric.labels.iter();
             let labels: String =
-                labels.map(|(name, values)| format!("<br>`{name}`: {values}.")).collect();
+                labels.map(|label| format!("<br>`{}`: {}.", label.name, label.meaning)).collect();
             let name = format!("`{}`", metric.name);
             let meaning = format!("{}{labels}", metric.help);
             text.push_str(&row(&[&name, metric.kind.name(), metric.unit(), &meaning]));
@@ -57,7 +57,7 @@ pub fn differences() -> Vec<String> {
                 findings.push(format!("{}: {name} has another type", file.path));
             }
             for label in recorded.labels {
-                if !metric.labels.iter().any(|(name, _)| *name == label) {
+                if !metric.labels.iter().any(|known| known.name == label) {
                     findings.push(format!("{}: {name} has the label {label}", file.path));
                 }
             }
