@@ -416,6 +416,18 @@ const PROCESS: &[MetricDescription] = &[
         "Always 1; the labels are the values.",
     ),
     metric(
+        "evenkeel_ready",
+        Gauge,
+        &[],
+        "1 if the process is ready: the database can be used and the clocks agree. 0 if not. Checked every ten seconds.",
+    ),
+    metric(
+        "evenkeel_database_up",
+        Gauge,
+        &[],
+        "1 if the database answers and can be written, 0 if not. Checked every ten seconds.",
+    ),
+    metric(
         "evenkeel_clock_offset_seconds",
         Gauge,
         &[],

@@ -10,6 +10,7 @@ mod command_line;
 mod config_file;
 mod manual;
 mod metrics;
+mod monitoring;
 mod page;
 mod rust_types;
 mod settings;

@@ -3,6 +3,7 @@
 mod hanging;
 mod history;
 mod machine;
+mod monitoring;
 mod new_images;
 mod os_moving;
 mod os_registry;
