@@ -15,6 +15,7 @@ use evenkeel_store::{
 };
 use uuid::Uuid;
 
+use crate::access_log::AccessRecord;
 use crate::app::{App, ListReader};
 use crate::authentication_hook::AuthenticationHook;
 use crate::layers::RequestId;
@@ -34,6 +35,7 @@ pub struct Call {
     project: ProjectRef,
     request_id: String,
     hook: AuthenticationHook,
+    access: AccessRecord,
 }
 
 /// How the request names its project.
@@ -43,6 +45,16 @@ enum ProjectRef {
     Name(String),
     /// By UUID, in a header. None if the header is missing or not a UUID.
     Header(Option<Uuid>),
+}
+
+impl ProjectRef {
+    /// The name or the UUID; none if it is missing or cannot be that of a project.
+    fn valid_name(&self) -> Option<String> {
+        match self {
+            Self::Name(name) => parse_project_name(name).ok().map(|name| name.to_string()),
+            Self::Header(id) => id.map(|id| id.to_string()),
+        }
+    }
 }
 
 impl Call {
@@ -55,6 +67,7 @@ impl Call {
     pub fn caller(&self) -> Result<Arc<Caller>, Problem> {
         let header = self.authorization.as_deref();
         let caller = self.app.authority.verify_header(header, self.app.clock.now())?;
+        self.access.note_caller(&caller);
         self.hook.call(&caller)?;
         Ok(caller)
     }
@@ -192,12 +205,17 @@ impl FromRequestParts<App> for Call {
             });
             ProjectRef::Name(name.unwrap_or_default())
         };
+        let access: AccessRecord = parts.extensions.get().cloned().unwrap_or_default();
+        if let Some(name) = project.valid_name() {
+            access.note_project(name);
+        }
         Ok(Self {
             app: Arc::clone(app),
             authorization: header_text(&parts.headers, AUTHORIZATION.as_str()),
             project,
             request_id: RequestId::from_extensions(&parts.extensions).to_owned(),
             hook: parts.extensions.get().cloned().unwrap_or_default(),
+            access,
         })
     }
 }

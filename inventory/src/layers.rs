@@ -3,10 +3,12 @@
 
 mod cors;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::body::HttpBody as _;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{Extensions, HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -14,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use tower_http::catch_panic::CatchPanicLayer;
 use uuid::Uuid;
 
+use crate::access_log::AccessRecord;
 use crate::app::Settings;
 use crate::problem::Problem;
 
@@ -133,7 +136,10 @@ async fn enforce_timeout(State(limit): State<Duration>, request: Request, next: 
 /// Assigns the request id, logs the request, and adds the id to the response.
 async fn observe(mut request: Request, next: Next) -> Response {
     let id = RequestId::from_request_or_new(&request);
+    let access = AccessRecord::default();
     request.extensions_mut().insert(id.clone());
+    request.extensions_mut().insert(access.clone());
+    let client = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
     let method = request.method().clone();
     // The route pattern instead of the path: resource ids would bloat the index of the log.
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -144,12 +150,19 @@ async fn observe(mut request: Request, next: Next) -> Response {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         response = problem.to_response(id.as_str());
     }
+    let caller = access.fields();
+    // Neither the query nor a header: both may contain secrets.
     tracing::info!(
         request_id = id.as_str(),
+        user = caller.user.as_deref(),
+        issuer = caller.issuer.as_deref(),
+        project = caller.project.as_deref(),
+        client = client.map(tracing::field::display),
         %method,
         route = route.as_ref().map_or("none", MatchedPath::as_str),
         status = response.status().as_u16(),
         ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        bytes = response.body().size_hint().exact(),
         "answered"
     );
     if let Some(route) = route {

@@ -8,6 +8,7 @@
 //! The router and the OpenAPI document come from one list of routes.
 
 mod absent;
+mod access_log;
 mod app;
 mod assignments;
 mod authentication_hook;

@@ -6,6 +6,7 @@
     reason = "the tests start the executable, inspect results with system programs, and fail on any error"
 )]
 
+mod access_log;
 mod audit;
 mod authentication;
 mod client_certificates;
