@@ -1,4 +1,7 @@
-//! `evenkeeld check`: the configuration, and the files that it names.
+//! `evenkeeld check`: the configuration, the files that it names, and on request the database.
+
+mod online;
+mod permissions;
 
 use std::fs;
 use std::io::Write;
@@ -24,27 +27,36 @@ use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
 use crate::tls::{self, Certificates};
 
+pub(crate) use online::{OnlineReport, inspect_database};
+pub(crate) use permissions::secret_files;
+
 /// Prints each fault of a configuration whose settings are known and valid, and the warnings that
-/// a start would log.
-pub(crate) fn print_faults(config: &Config) -> anyhow::Result<ExitCode> {
+/// a start would log. With `is_online`, also checks the database.
+pub(crate) async fn print_faults(config: &Config, is_online: bool) -> anyhow::Result<ExitCode> {
+    let online = if is_online { inspect_database(config).await } else { OnlineReport::default() };
     for warning in find_warnings(config) {
         let written = writeln!(std::io::stderr(), "evenkeeld: warning: {warning}");
         written.context("cannot write to standard error")?;
     }
-    let faults = find_faults(config);
-    if faults.is_empty() {
+    for fact in &online.facts {
+        let written = writeln!(std::io::stdout(), "{fact}");
+        written.context("cannot write to standard output")?;
+    }
+    let mut faults = find_faults(config);
+    let is_valid = faults.is_empty();
+    faults.extend(online.faults);
+    if is_valid {
         let written = writeln!(std::io::stdout(), "the configuration is valid");
         written.context("cannot write to standard output")?;
-        return Ok(ExitCode::SUCCESS);
     }
-    for fault in faults {
+    for fault in &faults {
         let written = writeln!(std::io::stderr(), "evenkeeld: {fault}");
         written.context("cannot write to standard error")?;
     }
-    Ok(ExitCode::FAILURE)
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn find_warnings(config: &Config) -> Vec<String> {
+pub(crate) fn find_warnings(config: &Config) -> Vec<String> {
     let users = config.auth.login.as_ref().map(|login| &login.users);
     let users = users.filter(|path| is_readable_by_others(path));
     let users = users.map(|path| {
@@ -52,30 +64,12 @@ fn find_warnings(config: &Config) -> Vec<String> {
     });
     let open = config.auth.issuers.iter().filter(|issuer| issuer.audience.is_none());
     let open = open.map(|issuer| format!("{}: {}", issuer.issuer, app_context::WITHOUT_AUDIENCE));
-    users.into_iter().chain(open).chain(find_readable_keys(config)).collect()
+    let data_dir = data_dir::find(&config.data_dir);
+    let files = data_dir.map(|data_dir| permissions::find_open_files(config, &data_dir));
+    users.into_iter().chain(open).chain(files.unwrap_or_default()).collect()
 }
 
-/// Warnings of private keys that every user of this machine can read.
-fn find_readable_keys(config: &Config) -> Vec<String> {
-    let listeners = certificate_files(config).map(|files| (files.section, files.key));
-    let own = data_dir::find(&config.data_dir).ok();
-    let own = own.map(|data_dir| KeyFolders::new(config, &data_dir).ca.join("ca-key.pem"));
-    let keys = listeners.into_iter().filter_map(|(section, key)| {
-        let key = key?.to_owned();
-        Some((format!("{section}.key"), key))
-    });
-    let database = config.database.url.as_ref();
-    let database = database.and_then(|url| find_tls_file(url.reveal(), "sslkey"));
-    keys.chain(own.map(|key| ("auth.ca".to_owned(), key)))
-        .chain(database.map(|key| ("database.url: sslkey".to_owned(), key)))
-        .filter(|(_, key)| is_readable_by_others(key))
-        .map(|(setting, key)| {
-            format!("{setting}: {}: {}", key.display(), tls::KEY_READABLE_BY_OTHERS)
-        })
-        .collect()
-}
-
-fn find_faults(config: &Config) -> Vec<String> {
+pub(crate) fn find_faults(config: &Config) -> Vec<String> {
     let mut faults = Vec::new();
     let now = SystemClock.now();
     let data_dir = data_dir::find(&config.data_dir);

@@ -1,10 +1,19 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_store::change_seals::SealDigest;
+
+const CHECK_EXAMPLES: &str = "Examples:
+  evenkeeld check --config evenkeeld.toml
+  evenkeeld check --online";
+
+const SUPPORT_BUNDLE_EXAMPLES: &str = "Examples:
+  evenkeeld support-bundle
+  evenkeeld support-bundle --output /tmp/evenkeel.tar.gz --log /var/log/evenkeeld.log";
 
 /// Evenkeel server: keeps a fleet of edge nodes up to date.
 #[derive(Debug, Parser)]
@@ -38,7 +47,15 @@ pub(crate) enum Command {
     /// Check the configuration and the files that it names, without starting anything.
     ///
     /// Prints each fault with its setting. Exits with status 0 if there is none, else with status 1.
-    Check,
+    #[command(after_long_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+    /// Write an archive for a report of an error, without secrets.
+    ///
+    /// It contains the version, the settings without secrets, the result of `check --online`, the metrics and the
+    /// readiness of the running process, sizes of tables, counts of the fleet, the end of the log and facts about the
+    /// machine. Only the log may contain names of hosts and users: look at it before you send it, or use --no-log.
+    #[command(after_long_help = SUPPORT_BUNDLE_EXAMPLES)]
+    SupportBundle(SupportBundleArgs),
     /// Migrate the database schema to the version of this program, while servers run.
     ///
     /// A step that waits for a lock stops after 1.5 s, so that it does not delay the servers for longer, and is
@@ -67,6 +84,29 @@ pub(crate) enum Command {
     AcceptKeys,
     /// Read a password from standard input and print its hash for the file of users.
     HashPassword,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Also connect to the database, and check its schema and its clock.
+    #[arg(long)]
+    pub(crate) online: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SupportBundleArgs {
+    /// File of the archive (tar, compressed with gzip). An existing file is not overwritten.
+    #[arg(long, value_name = "FILE", default_value = "evenkeel-support.tar.gz")]
+    pub(crate) output: PathBuf,
+    /// Log of the server, of which the last lines are added. Default: the journal of the unit evenkeeld.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_log")]
+    pub(crate) log: Option<PathBuf>,
+    /// Leave out the log.
+    #[arg(long)]
+    pub(crate) no_log: bool,
+    /// Address of the admin listener of the running process. Default: `admin.listen`.
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) admin: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

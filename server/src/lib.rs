@@ -2,8 +2,8 @@
 //!
 //! `evenkeeld all` runs all services in one process. `evenkeeld inventory`, `evenkeeld
 //! maintenance-manager` and `evenkeeld os-resource-manager` run one service each, in any number of
-//! replicas; they share a database and a directory of keys. `migrate`, `openapi`, `ca`, `token`,
-//! `audit`, `accept-keys` and `hash-password` are tools.
+//! replicas; they share a database and a directory of keys. `check`, `support-bundle`, `migrate`,
+//! `openapi`, `ca`, `token`, `audit`, `accept-keys` and `hash-password` are tools.
 //!
 //! | Module | Purpose |
 //! | --- | --- |
@@ -25,6 +25,7 @@
 //! | `audit` | `audit verify`: compares the change log with its seals |
 //! | `fleet_metrics` | counts of the fleet for the metrics of all replicas |
 //! | `check` | checks the configuration and the files that it names |
+//! | `support_bundle` | writes an archive for a report of an error, without secrets |
 //! | `clock_watch` | compares the clocks of the process and of the database |
 //! | `tools` | `migrate`, `openapi`, `ca`, `token`, `accept-keys`, `hash-password` |
 
@@ -53,6 +54,7 @@ mod services;
 mod shared_keys;
 mod southbound;
 mod start;
+mod support_bundle;
 mod tls;
 mod tools;
 

@@ -16,7 +16,7 @@ use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::first_start::RestEndpoint;
 use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::shared_keys::KeyFolders;
-use crate::{audit, check, data_dir, first_start, operator_tokens, tools};
+use crate::{audit, check, data_dir, first_start, operator_tokens, support_bundle, tools};
 
 /// Runs the command. Errors are written to standard error.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -56,7 +56,8 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::OsResourceManager => {
             run_services(config, ServiceSelection::OS_RESOURCE_MANAGER, ready_file).await
         }
-        Command::Check => check::print_faults(&config),
+        Command::Check(args) => check::print_faults(&config, args.online).await,
+        Command::SupportBundle(args) => support_bundle::write(&config, &args).await,
         Command::Migrate(args) => tools::migrate(&config, &args).await,
         Command::Openapi => tools::print_openapi(),
         Command::Ca => tools::print_ca(&config),

@@ -31,7 +31,7 @@ use source::{CertificateSource, CurrentCertificate};
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Warning of a key file that other users of this machine can read.
-pub(crate) const KEY_READABLE_BY_OTHERS: &str =
+const KEY_READABLE_BY_OTHERS: &str =
     "all users of this machine can read the private key; remove their permission (chmod o=)";
 
 /// Source of the certificates of a listener, and the current one.

@@ -36,6 +36,7 @@ pub mod contents;
 pub mod custom_configs;
 pub mod daily_usage;
 pub mod decisions;
+pub mod diagnosis;
 pub mod fleet_counts;
 pub mod hardware;
 pub mod hosts;

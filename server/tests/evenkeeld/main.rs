@@ -17,6 +17,7 @@ mod overload;
 mod revocation;
 mod shared_keys;
 mod startup_errors;
+mod support_bundle;
 mod test_server;
 mod tls;
 mod unauthenticated;

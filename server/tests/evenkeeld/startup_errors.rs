@@ -157,7 +157,8 @@ fn the_check_names_each_bad_server_name_and_each_bad_file_of_the_listener_for_no
     for fault in faults {
         assert!(stderr.contains(&format!("evenkeeld: {fault}")), "{fault}: {stderr}");
     }
-    assert_eq!(stderr.lines().count(), faults.len(), "{stderr}");
+    assert_eq!(count_faults(&stderr), faults.len(), "{stderr}");
+    assert!(stderr.contains("warning: southbound.key: all users of this machine can read"));
 }
 
 #[test]
@@ -207,8 +208,31 @@ fn the_check_reads_certificates_of_the_database_and_of_the_listener_for_nodes() 
     ] {
         let stderr = check(root, name).expect_failure();
         assert!(stderr.contains(expected), "{expected}: {stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert_eq!(count_faults(&stderr), 1, "{stderr}");
     }
+}
+
+/// Lines without the warnings.
+fn count_faults(stderr: &str) -> usize {
+    stderr.lines().filter(|line| !line.starts_with("evenkeeld: warning: ")).count()
+}
+
+#[tokio::test]
+async fn the_online_check_reads_the_schema_and_the_clock() {
+    let harness = TestServer::new();
+    let postgres = harness.start_postgres().await;
+    let with = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
+    let stderr = with.start(&["check", "--online"]).expect_failure();
+    assert!(stderr.contains("database schema: older than this program"), "{stderr}");
+    with.start(&["migrate"]).expect_success();
+    let text = with.start(&["check", "--online"]).expect_success();
+    for line in ["database: it can be reached", "database schema: current (", "clock: "] {
+        assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}: {text}");
+    }
+    assert!(text.ends_with("the configuration is valid\n"), "{text}");
+    postgres.stop().await;
+    let stderr = with.start(&["check", "--online"]).expect_failure();
+    assert!(stderr.contains("evenkeeld: database: "), "{stderr}");
 }
 
 #[tokio::test]

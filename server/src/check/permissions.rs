@@ -1,0 +1,66 @@
+//! Permissions of the files that hold secrets.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use evenkeel_store::find_tls_file;
+
+use crate::config::Config;
+use crate::shared_keys::KeyFolders;
+
+/// A warning for each file with a secret that all users of the machine can read or change.
+pub(super) fn find_open_files(config: &Config, data_dir: &Path) -> Vec<String> {
+    let open = secret_files(config, data_dir).into_iter().filter(|(_, path)| is_open(path));
+    let warnings = open.map(|(setting, path)| {
+        let path = path.display();
+        format!("{setting}: all users of this machine can read {path}: run `chmod 600 {path}`")
+    });
+    warnings.collect()
+}
+
+/// Settings and the files with secrets that they name, whether they exist or not.
+pub(crate) fn secret_files(config: &Config, data_dir: &Path) -> Vec<(String, PathBuf)> {
+    let folders = KeyFolders::new(config, data_dir);
+    let mut files = vec![
+        ("auth.ca".to_owned(), folders.ca.join("ca-key.pem")),
+        ("data_dir".to_owned(), data_dir.join("operator-token")),
+    ];
+    for folder in [folders.keys.clone(), folders.keys.join("operators")] {
+        files.extend(keys_in(&folder).into_iter().map(|path| ("auth.keys".to_owned(), path)));
+    }
+    let database = &config.database;
+    let key = database.url.as_ref().and_then(|url| find_tls_file(url.reveal(), "sslkey"));
+    let named = [
+        ("database.password_file", database.password_file.clone()),
+        ("database.url: sslkey", key),
+        ("rest.key", config.rest.key.clone()),
+        ("southbound.key", config.southbound.key.clone()),
+        ("admin.key", config.admin.key.clone()),
+    ];
+    files.extend(named.into_iter().filter_map(|(setting, path)| Some((setting.to_owned(), path?))));
+    for (name, registry) in &config.os_resource_manager.registries {
+        for (key, path) in
+            [("password_file", &registry.password_file), ("token_file", &registry.token_file)]
+        {
+            let setting = format!("os_resource_manager.registries.{name}.{key}");
+            files.extend(path.clone().map(|path| (setting, path)));
+        }
+    }
+    files
+}
+
+/// The private keys of a folder of signing keys.
+fn keys_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let is_key = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "pem")
+            && fs::read_to_string(path).is_ok_and(|text| text.contains("PRIVATE KEY"))
+    };
+    paths.filter(is_key).collect()
+}
+
+fn is_open(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o007 != 0)
+}

@@ -1,0 +1,185 @@
+//! `evenkeeld support-bundle`: an archive for a report of an error. It has no secrets: texts of
+//! settings are shown only if they are in a list, and known secrets are replaced in every part.
+
+mod known_secrets;
+mod machine;
+mod settings;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use evenkeel_kit::{Clock, SystemClock};
+use evenkeel_store::fleet_counts::{self, HOSTS_PER_STATEMENT};
+use evenkeel_store::{Store, diagnosis, newest_schema_step};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::check::{self, inspect_database};
+use crate::cli::SupportBundleArgs;
+use crate::config::Config;
+use crate::data_dir;
+use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
+use crate::observe::REVISION;
+
+use known_secrets::KnownSecrets;
+
+/// Folder in the archive.
+const FOLDER: &str = "evenkeel-support";
+
+/// Maximum duration of a request to the running process.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum size of its response in bytes.
+const MAX_RESPONSE_BYTES: u64 = 16 << 20;
+
+/// Maximum duration of the queries. Counting a very large fleet takes longer and is left out.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A file of the archive.
+struct BundlePart {
+    name: &'static str,
+    text: String,
+}
+
+/// Writes the archive. A part that cannot be read contains the reason.
+pub(crate) async fn write(config: &Config, args: &SupportBundleArgs) -> anyhow::Result<ExitCode> {
+    let output = args.output.display();
+    let data_dir = data_dir::find(&config.data_dir)?;
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&args.output);
+    let file = file.with_context(|| format!("cannot create {output}"))?;
+    let parts = Box::pin(collect_parts(config, &data_dir, args)).await;
+    let secrets = KnownSecrets::read(config, &data_dir);
+    let written = write_archive(file, parts, &secrets);
+    written.with_context(|| format!("cannot write {output}"))?;
+    let printed = writeln!(io::stdout(), "wrote {output}; look at it before you send it");
+    printed.context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn collect_parts(
+    config: &Config,
+    data_dir: &Path,
+    args: &SupportBundleArgs,
+) -> Vec<BundlePart> {
+    let part = |name, text| BundlePart { name, text };
+    let admin = args.admin.unwrap_or_else(|| reachable_address(config.admin.listen));
+    let mut health = String::new();
+    for path in ["/livez", "/readyz"] {
+        let _written = writeln!(health, "{path}: {}", text_or_error(get(admin, path).await));
+    }
+    let mut parts = vec![
+        part("version.txt", describe_version()),
+        part("settings.json", text_or_error(describe_settings(config))),
+        part("check.txt", describe_check(config).await),
+        part("health.txt", health),
+        part("metrics.txt", text_or_error(get(admin, "/metrics").await)),
+        part("database.json", text_or_error(describe_database(config, data_dir).await)),
+        part("machine.txt", machine::describe_machine(data_dir)),
+    ];
+    if !args.no_log {
+        let log = machine::read_log_end(args.log.as_deref()).await;
+        parts.push(part("log.txt", text_or_error(log)));
+    }
+    parts
+}
+
+fn write_archive(file: File, parts: Vec<BundlePart>, secrets: &KnownSecrets) -> io::Result<()> {
+    let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+    let now = u64::try_from(SystemClock.now().timestamp()).unwrap_or_default();
+    for BundlePart { name, text } in parts {
+        let text = secrets.remove_from(text);
+        let mut header = tar::Header::new_gnu();
+        header.set_size(u64::try_from(text.len()).unwrap_or(u64::MAX));
+        header.set_mode(0o600);
+        header.set_mtime(now);
+        archive.append_data(&mut header, format!("{FOLDER}/{name}"), text.as_bytes())?;
+    }
+    archive.into_inner()?.finish()?.sync_all()
+}
+
+fn describe_version() -> String {
+    format!(
+        "evenkeeld {}\nrevision: {}\nschema: {}\ncreated: {}\n",
+        env!("CARGO_PKG_VERSION"),
+        if REVISION.is_empty() { "unknown" } else { REVISION },
+        newest_schema_step(),
+        SystemClock.now().to_rfc3339()
+    )
+}
+
+fn describe_settings(config: &Config) -> anyhow::Result<String> {
+    let mut settings: Value = serde_json::to_value(config)?;
+    settings::hide_texts(&mut settings);
+    Ok(serde_json::to_string_pretty(&settings)?)
+}
+
+/// The output of `evenkeeld check --online`.
+async fn describe_check(config: &Config) -> String {
+    let online = inspect_database(config).await;
+    let warnings = check::find_warnings(config).into_iter().map(|text| format!("warning: {text}"));
+    let faults = check::find_faults(config).into_iter().chain(online.faults);
+    let faults = faults.map(|text| format!("fault: {text}"));
+    let lines: Vec<String> = online.facts.into_iter().chain(warnings).chain(faults).collect();
+    lines.join("\n") + "\n"
+}
+
+async fn describe_database(config: &Config, data_dir: &Path) -> anyhow::Result<String> {
+    let database =
+        Database::open(config, data_dir, PrivatePostgresMode::Join, SchemaPolicy::Keep).await?;
+    let described = timeout(DATABASE_TIMEOUT, Box::pin(describe_store(&database.store))).await;
+    database.close().await;
+    let described = described.context("the database is too slow")??;
+    Ok(serde_json::to_string_pretty(&described)?)
+}
+
+async fn describe_store(store: &Store) -> anyhow::Result<Value> {
+    let tx = store.fleet().await?;
+    let (server, schema) = diagnosis::read_versions(&tx).await?;
+    let tables = diagnosis::read_table_sizes(&tx).await?;
+    let clocks = store.read_clocks(&SystemClock).await?;
+    let counts = fleet_counts::read(&tx, HOSTS_PER_STATEMENT).await?;
+    Ok(json!({
+        "postgres": server,
+        "schema": schema,
+        "clock_offset_ms": clocks.offset().num_milliseconds(),
+        "tables": tables,
+        "fleet": counts,
+    }))
+}
+
+/// Sends a GET request to the admin listener and returns the whole response.
+async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut response = Vec::new();
+        stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response).await?;
+        io::Result::Ok(String::from_utf8_lossy(&response).into_owned())
+    };
+    let response = timeout(REQUEST_TIMEOUT, exchange).await;
+    let response = response.with_context(|| format!("{address} does not answer in time"))?;
+    response.with_context(|| format!("cannot reach {address}; does evenkeeld run?"))
+}
+
+/// The address under which this machine reaches a listener.
+fn reachable_address(listen: SocketAddr) -> SocketAddr {
+    let ip =
+        if listen.ip().is_unspecified() { IpAddr::from(Ipv4Addr::LOCALHOST) } else { listen.ip() };
+    SocketAddr::new(ip, listen.port())
+}
+
+fn text_or_error(text: anyhow::Result<String>) -> String {
+    text.unwrap_or_else(|error| format!("not available: {error:#}\n"))
+}

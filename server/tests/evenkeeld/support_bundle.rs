@@ -1,0 +1,124 @@
+//! The archive for reports of errors.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::test_server::TestServer;
+
+/// Unpacks an archive and returns the text of all of its files.
+fn unpack(archive: &Path) -> String {
+    let output = Command::new("tar").arg("-xzOf").arg(archive).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A configuration with a secret in each setting and file that can hold one.
+fn settings_with_secrets(harness: &TestServer) -> String {
+    let users = harness.write_file(
+        "users.toml",
+        "[[users]]\nname = 'hush-user'\npassword_hash = 'hush-hash'\nroles = ['evenkeel-admin']\n",
+    );
+    let password = harness.write_file("password", "hush-registry-password\n");
+    let token = harness.write_file("token", "hush-registry-token\n");
+    let key = harness.write_file("key.pem", "hush-key\n");
+    let jwks = harness.write_file("jwks.json", "{\"keys\":[],\"note\":\"hush-jwks\"}");
+    let proxy = "http://hush-proxy-user:hush-proxy@proxy.example:3128";
+    let text = format!(
+        "[rest]\ncors_origins = ['https://hush-origin.example']\n\
+         [southbound]\nserver_names = ['hush-name.example']\nkey = {key:?}\ncertificate = '/hush-chain'\n\
+         [auth.login]\nusers = {users:?}\nurl = 'https://hush-login.example'\n\
+         [auth.tokens]\nissuer = 'urn:hush-issuer'\n\
+         [[auth.issuers]]\nissuer = 'https://hush-provider.example'\naudience = 'hush-audience'\n\
+         jwks = {jwks:?}\nroles = 'hush-claim'\nnode_claim = 'hush-node'\n\
+         [os_resource_manager.registries.release]\naddress = 'https://hush-registry.example'\n\
+         username = 'hush-registry-user'\npassword_file = {password:?}\nproxy = '{proxy}'\n\
+         allow_hosts = ['hush-host.example']\nfiles_url = 'https://hush-files.example'\n\
+         [os_resource_manager.registries.other]\naddress = 'https://hush-other.example'\n\
+         token_file = {token:?}\n"
+    );
+    harness.write_file("evenkeeld.toml", &text)
+}
+
+#[test]
+fn the_archive_describes_a_running_server_and_has_no_secret() {
+    let harness = TestServer::new();
+    let server = harness.start_and_wait(&["all"]);
+    let log = harness.write_file("log", "the token is hush-registry-token\nsecond line\n");
+    let config = settings_with_secrets(&harness);
+    let archive = harness.path("bundle.tar.gz");
+    let admin = server.address("admin").to_string();
+    let output = archive.display().to_string();
+    let arguments = [
+        "support-bundle",
+        "--config",
+        &config,
+        "--output",
+        &output,
+        "--log",
+        &log,
+        "--admin",
+        &admin,
+    ];
+    harness.start(&arguments).expect_success();
+    let text = unpack(&archive);
+    for part in [
+        concat!("evenkeeld ", env!("CARGO_PKG_VERSION")),
+        "\"max_connections\": 32",
+        "\"users\": \"[set]\"",
+        "the token is [secret]\nsecond line",
+        "ready\n",
+        "alive\n",
+        "evenkeel_build_info",
+        "\"table\": \"hosts\"",
+        "\"clock_offset_ms\"",
+        "\"stored_runs\": 0",
+        "database schema: current",
+        "processors: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The settings name no secret; the check names only files and issuers, which are not secret.
+    for secret in [
+        "hush-hash",
+        "hush-registry-password",
+        "hush-registry-token",
+        "hush-key",
+        "hush-jwks",
+        "hush-proxy",
+        "hush-registry-user",
+        "hush-claim",
+        "hush-node",
+        "hush-audience",
+    ] {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+    let token = harness.operator_token();
+    assert!(!text.contains(&token), "{text}");
+    for key in ["keys/signing.pem", "keys/operators/signing.pem", "ca/ca-key.pem"] {
+        let pem = fs::read_to_string(harness.data_dir().join(key)).unwrap();
+        for line in pem.lines().filter(|line| !line.starts_with("-----")) {
+            assert!(!text.contains(line), "{key}: {text}");
+        }
+    }
+    let again = harness.start(&arguments).expect_failure();
+    assert!(again.contains("cannot create"), "{again}");
+    server.stop();
+}
+
+#[test]
+fn an_archive_without_a_database_has_the_reason_and_no_password() {
+    let harness = TestServer::new();
+    let password = harness.write_file("database.password", "hush-file\n");
+    let harness = harness
+        .with_env("EVENKEELD_DATABASE__URL", "postgres://hush-user:hush-url@127.0.0.1:1/evenkeel")
+        .with_env("EVENKEELD_DATABASE__PASSWORD_FILE", &password);
+    let output = harness.path("bundle.tar.gz").display().to_string();
+    let arguments = ["support-bundle", "--output", &output, "--no-log", "--admin", "127.0.0.1:1"];
+    harness.start(&arguments).expect_success();
+    let text = unpack(&harness.path("bundle.tar.gz"));
+    assert!(text.contains("not available: cannot reach 127.0.0.1:1"), "{text}");
+    assert!(text.contains("not available: cannot connect to the database"), "{text}");
+    assert!(text.contains("fault: database: "), "{text}");
+    assert!(!text.contains("hush"), "{text}");
+}
