@@ -449,9 +449,20 @@ mod tests {
 
     use metrics_exporter_prometheus::PrometheusBuilder;
 
-    use super::super::labels::METRICS_WITH_OPEN_LABELS;
     use super::super::metric::{LabelValues, MetricLabel};
     use super::*;
+
+    /// Metrics with a label whose values are not known in advance, and why.
+    const METRICS_WITH_OPEN_LABELS: [(&str, &str); 8] = [
+        ("evenkeel_http_requests_total", "routes × methods × statuses are thousands of series"),
+        ("evenkeel_http_request_seconds", "routes × methods are hundreds of histograms"),
+        ("evenkeel_grpc_calls_total", "methods of services of three protocols × status codes"),
+        ("evenkeel_grpc_call_seconds", "methods of services of three protocols"),
+        ("evenkeel_os_findings", "registries of the settings"),
+        ("evenkeel_os_last_good_seconds", "registries of the settings"),
+        ("evenkeel_build_info", "one series, whose labels are the values"),
+        ("evenkeel_certificate_expiry_timestamp_seconds", "a certificate that is not used has no time"),
+    ];
 
     fn all_metrics() -> impl Iterator<Item = &'static MetricDescription> {
         METRIC_GROUPS.iter().flat_map(|group| group.metrics)
