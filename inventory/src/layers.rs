@@ -139,7 +139,10 @@ async fn observe(mut request: Request, next: Next) -> Response {
     let access = AccessRecord::default();
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(access.clone());
-    let client = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let client = request
+        .extensions()
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|info| info.0.ip().to_canonical());
     let method = request.method().clone();
     // The route pattern instead of the path: resource ids would bloat the index of the log.
     let route = request.extensions().get::<MatchedPath>().cloned();

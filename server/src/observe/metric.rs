@@ -107,14 +107,15 @@ impl MetricDescription {
             let LabelValues::Closed(values) = label.values else {
                 return Vec::new();
             };
-            let extended = series.iter().flat_map(|labels: &Vec<Label>| {
-                values.iter().map(move |value| {
-                    let mut labels = labels.clone();
+            let mut extended = Vec::new();
+            for labels in &series {
+                for value in values {
+                    let mut labels: Vec<Label> = labels.clone();
                     labels.push(Label::new(label.name, *value));
-                    labels
-                })
-            });
-            series = extended.collect();
+                    extended.push(labels);
+                }
+            }
+            series = extended;
         }
         series
     }
