@@ -12,7 +12,7 @@ pub const FOLDER: &str = "deploy/monitoring";
 
 /// Functions that a query may call.
 const FUNCTIONS: [&str; 6] =
-    ["abs", "clamp_min", "histogram_quantile", "increase", "label_values", "rate"];
+    ["abs", "histogram_quantile", "increase", "label_values", "rate", "time"];
 
 const AGGREGATIONS: [&str; 4] = ["count", "max", "min", "sum"];
 
