@@ -261,7 +261,7 @@ const FLEET: &[MetricDescription] = &[
         "evenkeel_fleet_age_seconds",
         Gauge,
         &[],
-        "Age of the counts of the fleet, the other metrics of this group. All replicas serve the same counts, so do not add them up. `+Inf` before the first count: the others are 0 then.",
+        "Age of the counts of the fleet, the other metrics of this group. All replicas serve the same counts, so do not add them up. `+Inf` before the first count; until then the others are 0 or missing.",
     ),
     metric(
         "evenkeel_fleet_count_seconds",
