@@ -173,6 +173,7 @@ mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;
+    use crate::observe::{LabelValues, METRIC_GROUPS};
 
     const INTERVAL: Duration = Duration::from_mins(1);
 
@@ -180,6 +181,23 @@ mod tests {
         let hosts = BTreeMap::from([("running".to_owned(), 5), ("of_a_newer_release".into(), 7)]);
         let counts = FleetCounts { hosts, stopped_assignments: 2, ..FleetCounts::default() };
         PublishedCounts { counts, took }
+    }
+
+    #[test]
+    fn the_list_of_metrics_declares_the_same_values() {
+        for (name, expected) in [
+            ("evenkeel_fleet_hosts", &HOST_STATUSES[..]),
+            ("evenkeel_fleet_runs_open", &OPEN_RUN_STATES[..]),
+            ("evenkeel_fleet_runs_ended_last_hour", &RUN_RESULTS[..]),
+            ("evenkeel_fleet_credentials_ending", &CREDENTIAL_KINDS[..]),
+        ] {
+            let mut metrics = METRIC_GROUPS.iter().flat_map(|group| group.metrics);
+            let metric = metrics.find(|metric| metric.name == name).expect(name);
+            let LabelValues::Closed(declared) = metric.labels[0].values else {
+                panic!("{name} is open");
+            };
+            assert_eq!(declared, expected, "{name}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

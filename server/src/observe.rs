@@ -151,12 +151,24 @@ pub(crate) fn update_process_metrics() {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_store::ConnectionShare;
+
     use super::*;
 
     #[test]
     fn an_unknown_method_has_no_label_of_its_own() {
         assert_eq!(method_label("GET"), "GET");
         assert_eq!(method_label("BREW"), "other");
+    }
+
+    #[test]
+    fn each_share_of_the_connections_is_declared() {
+        let mut metrics = METRIC_GROUPS.iter().flat_map(|group| group.metrics);
+        let metric = metrics.find(|metric| metric.name == "evenkeel_database_connections").unwrap();
+        let LabelValues::Closed(declared) = metric.labels[0].values else {
+            panic!("the shares are open");
+        };
+        assert_eq!(declared, ConnectionShare::ALL.map(ConnectionShare::name));
     }
 
     #[tokio::test(start_paused = true)]
