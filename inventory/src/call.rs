@@ -1,9 +1,10 @@
 //! The caller of a request, and the project of the request.
 
 use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, RawPathParams};
+use axum::extract::{ConnectInfo, FromRequestParts, RawPathParams};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -34,6 +35,8 @@ pub struct Call {
     authorization: Option<String>,
     project: ProjectRef,
     request_id: String,
+    /// Address of the client, as the PROXY protocol names it if there is a proxy.
+    client: Option<IpAddr>,
     hook: AuthenticationHook,
     access: AccessRecord,
 }
@@ -176,7 +179,11 @@ impl Call {
 
     /// Who changes data in this request.
     fn actor(&self, caller: &Caller) -> Actor {
-        Actor { name: caller.actor_name(), request_id: self.request_id.clone() }
+        Actor {
+            name: caller.actor_name(),
+            request_id: self.request_id.clone(),
+            client_address: self.client.map(|address| address.to_string()).unwrap_or_default(),
+        }
     }
 }
 
@@ -214,6 +221,10 @@ impl FromRequestParts<App> for Call {
             authorization: header_text(&parts.headers, AUTHORIZATION.as_str()),
             project,
             request_id: RequestId::from_extensions(&parts.extensions).to_owned(),
+            client: parts
+                .extensions
+                .get()
+                .map(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| peer.ip().to_canonical()),
             hook: parts.extensions.get().cloned().unwrap_or_default(),
             access,
         })

@@ -125,8 +125,6 @@ $$;
 -- restored on another server.
 CREATE INDEX CONCURRENTLY change_log_by_number ON change_log (seq);
 -- part: transaction
--- Seals cover this column. Another step may have added it already.
-ALTER TABLE change_log ADD COLUMN IF NOT EXISTS client_address text;
 -- From here on, housekeeping of an older release cannot remove changes. It logs the failure of this step; its other steps run.
 CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE OR TRUNCATE ON change_log
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();

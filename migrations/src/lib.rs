@@ -36,6 +36,7 @@ const STEPS: &[Step] = &[
     step!("20261129_000012_facts_of_instances"),
     step!("20261129_000013_recent_starts"),
     step!("20261130_000014_facts_version"),
+    step!("20261130_000015_audit"),
     step!("20261130_000016_change_seals"),
     step!("20261130_000018_facts_of_hosts"),
 ];

@@ -30,6 +30,8 @@ pub struct Actor {
     /// The subject of the credential.
     pub name: String,
     pub request_id: String,
+    /// Address of the client, without its port; empty if it is not known.
+    pub client_address: String,
 }
 
 /// The key by which a project is looked up.
@@ -329,9 +331,13 @@ fn session_settings<'a>(store: &'a Store, mode: &'a TransactionMode) -> Transact
     }
 }
 
-/// The settings that the triggers of the change log read.
+/// The settings that the triggers and defaults of the change log read.
 fn actor_settings(actor: &Actor) -> TransactionSettings<'_> {
-    vec![("evenkeel.actor", actor.name.as_str()), ("evenkeel.request", actor.request_id.as_str())]
+    vec![
+        ("evenkeel.actor", actor.name.as_str()),
+        ("evenkeel.request", actor.request_id.as_str()),
+        ("evenkeel.address", actor.client_address.as_str()),
+    ]
 }
 
 /// Notifies on drop. A commit is announced even if its result is unknown or its future was dropped.

@@ -224,7 +224,8 @@ async fn a_chain_that_was_sealed_again_is_found_by_a_digest_that_was_stored_else
 #[tokio::test]
 async fn the_retention_removes_sealed_changes_of_a_class_only() {
     let (store, tenant) = store_with_project().await;
-    let actor = Actor { name: "erika".into(), request_id: "r1".into() };
+    let actor =
+        Actor { name: "erika".into(), request_id: "r1".into(), client_address: "192.0.2.1".into() };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     hosts::register(&tx, &registration(1), NOON).await.expect("a host");
     tx.commit().await.expect("committed");

@@ -62,7 +62,11 @@ pub async fn create_in_use(
 #[tokio::test]
 async fn credentials_of_a_provider_are_not_in_the_log() {
     let (store, tenant) = store_with_project().await;
-    let actor = Actor { name: "ann".to_owned(), request_id: "one".to_owned() };
+    let actor = Actor {
+        name: "ann".to_owned(),
+        request_id: "one".to_owned(),
+        client_address: String::new(),
+    };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     let provider = providers::create(&tx, &loca(), NOON).await.expect("created");
     providers::delete(&tx, provider.id).await.expect("deleted");

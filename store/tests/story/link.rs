@@ -186,7 +186,11 @@ async fn a_database_that_turns_read_only_counts_as_unreachable_until_it_can_be_w
     assert!(matches!(refused, StoreError::Unreachable(_)), "{refused:?}");
     let text = evenkeel_kit::chain::chain(&refused).to_string();
     assert!(text.contains("the database is read-only"), "{text}");
-    let actor = Actor { name: "a user".to_owned(), request_id: String::new() };
+    let actor = Actor {
+        name: "a user".to_owned(),
+        request_id: String::new(),
+        client_address: String::new(),
+    };
     for refused in [
         store.tenant(tenant).await.err(),
         store.tenant_as(tenant, &actor).await.err(),

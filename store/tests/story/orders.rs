@@ -126,7 +126,11 @@ async fn a_pause_is_deleted_with_its_scope() {
 async fn the_change_log_names_who_paused_and_ordered() {
     let (store, tenant) = store_with_project().await;
     let (_, instance) = create_node(&store, tenant, 1).await;
-    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
+    let actor = Actor {
+        name: "alice".into(),
+        request_id: "r-1".into(),
+        client_address: "192.0.2.7".into(),
+    };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     pauses::set(&tx, &pause(PauseScope::Project)).await.expect("paused");
     orders::set(&tx, &[instance.id], &order(OrderKind::Now)).await.expect("ordered");

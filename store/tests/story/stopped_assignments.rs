@@ -73,7 +73,11 @@ async fn the_change_log_names_who_resumed_and_why() {
     let run = stage_run(&store, &fleet, 0).await;
     assert!(request_start(&store, &fleet, 0, NOON).await.expect("an answer"));
     end_run(&store, &fleet, run.id, failed_event(), NOON).await;
-    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
+    let actor = Actor {
+        name: "alice".into(),
+        request_id: "r-1".into(),
+        client_address: "192.0.2.7".into(),
+    };
     let tx = store.tenant_as(fleet.tenant, &actor).await.expect("a transaction");
     let at = NOON + TimeDelta::minutes(1);
     assignments::resume(&tx, Scope::Project, &resumption(at)).await.expect("resumed");

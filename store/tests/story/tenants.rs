@@ -185,7 +185,11 @@ async fn a_reader_cannot_write_and_a_writer_is_logged() {
     assert!(refused.is_err());
     drop(tx);
 
-    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
+    let actor = Actor {
+        name: "alice".into(),
+        request_id: "r-1".into(),
+        client_address: "192.0.2.7".into(),
+    };
     let tx = enter(TransactionMode::Write(actor)).await;
     let host = hosts::register(&tx, &registration(1), NOON).await;
     let host = host.expect("a host");
@@ -224,7 +228,11 @@ async fn a_dropped_transaction_does_not_affect_its_connection() {
 #[tokio::test]
 async fn the_change_log_names_the_actor() {
     let (store, tenant) = store_with_project().await;
-    let actor = Actor { name: "alice".into(), request_id: "r-1".into() };
+    let actor = Actor {
+        name: "alice".into(),
+        request_id: "r-1".into(),
+        client_address: "192.0.2.7".into(),
+    };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     let host = hosts::register(&tx, &registration(1), NOON).await.expect("a host");
     hosts::delete(&tx, host.id).await.expect("deleted");

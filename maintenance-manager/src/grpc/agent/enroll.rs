@@ -92,8 +92,11 @@ async fn enroll_node(
     claim: &Claim,
 ) -> Result<EnrollResponse, Status> {
     let tenant = project.id;
-    let actor =
-        Actor { name: format!("enrolment of {}", claim.joining.uuid), request_id: String::new() };
+    let actor = Actor {
+        name: format!("enrolment of {}", claim.joining.uuid),
+        request_id: String::new(),
+        client_address: String::new(),
+    };
     let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
     let now = tx.database_time();
     let (host, instance, decryption_certificate) =
