@@ -1,4 +1,10 @@
-//! The change log: every change of a resource, in the transaction that made it.
+//! The change log as people and programs read it: who changed what in a project, newest first, and
+//! from a position on.
+
+mod cursor;
+mod query;
+mod recorded;
+mod secrets;
 
 use evenkeel_domain::Time;
 use sea_orm::{ColumnTrait, QueryFilter, QueryOrder};
@@ -7,6 +13,12 @@ use serde_json::Value;
 use crate::error::StoreError;
 use crate::rows::change::{Column, Entity};
 use crate::tx::Tx;
+
+pub use cursor::{ChangeCursor, InvalidCursor};
+pub use query::{
+    ChangeFilter, ChangeObject, MAX_OBJECTS, current_cursor, find, has_expired, list, read_after,
+};
+pub use recorded::{ChangeId, RecordedChange};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceChange {

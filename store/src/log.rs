@@ -13,6 +13,7 @@
 mod barrier;
 mod connection;
 mod heartbeat;
+mod kind;
 mod limit;
 mod listen;
 mod prune;
@@ -37,6 +38,7 @@ use connection::LogConnection;
 pub use barrier::LongTransaction;
 pub(crate) use heartbeat::LastHeartbeat;
 pub use heartbeat::send_heartbeat;
+pub use kind::{ChangeKind, Operation};
 pub use listen::{HintListener, listen_for_hints};
 pub(crate) use listen::{RETRY_INTERVAL, connect_listener, receive_payload};
 pub use prune::{RemovalLimits, prune};
@@ -71,48 +73,9 @@ pub struct LoggedChange {
     pub operation: Operation,
     /// The affected scope; none if it may be any scope of the project.
     pub scope: Option<Scope>,
+    /// Whether a user made the change, not the server itself.
+    pub is_by_user: bool,
     pub at: Position,
-}
-
-/// The kind of a changed resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ChangeKind {
-    /// A project itself.
-    Project,
-    /// The settings of a project.
-    Settings,
-    Host,
-    /// An instance, or a report of its node.
-    Instance,
-    /// An OS profile.
-    Os,
-    /// An update policy.
-    Policy,
-    /// An assignment of a policy.
-    Assignment,
-    /// A single schedule.
-    Single,
-    /// A repeated schedule.
-    Repeated,
-    Run,
-    Region,
-    Site,
-    Pause,
-    /// An order to update now or not to update.
-    Order,
-    /// A slot of an assignment.
-    Slot,
-    /// A resource that does not affect decisions.
-    Other,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Created.
-    Insert,
-    /// Changed.
-    Update,
-    Delete,
 }
 
 /// The result of a pass.
@@ -125,6 +88,9 @@ pub struct Tail {
     /// No transaction from this id on had ended when the pass began. Once the `limit` of a later
     /// pass reaches this value, every change that was committed before this pass has been read.
     pub xmax: u64,
+    /// Every transaction below this id has ended or cannot write the log, and no id below it is
+    /// assigned again, not even after a crash of the database. Every change below it has been read.
+    pub durable_end: u64,
     /// Whether the pass reached its size limit and more changes are available.
     pub has_more: bool,
     /// The reader has seen a heartbeat that this process sent at this instant.
@@ -303,11 +269,21 @@ impl LogReader {
         }
         heartbeat.map_or(Ok(()), |heartbeat| heartbeat.check_seen(self.heartbeat))?;
         let heartbeat_at = heartbeat.map(|heartbeat| heartbeat.at);
+        let heartbeat_xid = heartbeat.map(|heartbeat| heartbeat.xid);
         let Some((state, changes)) = read else {
             self.connection = Some(ReaderConnection { line, settled });
             let xmax = settled.map_or(0, |settled| settled.xmax);
             let oldest_age = self.barrier.oldest_age();
-            return Ok(Tail { limit: xmax, xmax, heartbeat_at, oldest_age, ..Tail::default() });
+            let durable_end = self.durable_end(xmax, false, heartbeat_xid);
+            let tail = Tail {
+                limit: xmax,
+                xmax,
+                durable_end,
+                heartbeat_at,
+                oldest_age,
+                ..Tail::default()
+            };
+            return Ok(tail);
         };
         if let Some(last) = changes.last() {
             self.at = last.at;
@@ -318,13 +294,32 @@ impl LogReader {
         let settled = (!has_more && state.limit == state.xmax)
             .then_some(CaughtUp { xmax: state.xmax, server: state.server });
         let (limit, xmax) = (state.limit, state.xmax);
+        let durable_end = self.durable_end(limit, has_more, heartbeat_xid);
         let raise_to = self.barrier.observe(state.oldest, limit, xmax);
         let raised = self.barrier.raise(&self.store, &mut line, raise_to).await;
         // The changes were read, so a failure must not end the pass. The next pass connects again.
         self.connection = raised.is_ok().then_some(ReaderConnection { line, settled });
         let long_transactions = raised.unwrap_or_default();
         let oldest_age = self.barrier.oldest_age();
-        Ok(Tail { changes, limit, xmax, has_more, heartbeat_at, oldest_age, long_transactions })
+        Ok(Tail {
+            changes,
+            limit,
+            xmax,
+            durable_end,
+            has_more,
+            heartbeat_at,
+            oldest_age,
+            long_transactions,
+        })
+    }
+
+    /// The durable end of the log after a pass: see [`Tail::durable_end`]. The changes that were
+    /// read and the heartbeat are committed, so no id up to theirs is assigned again.
+    fn durable_end(&self, limit: u64, has_more: bool, heartbeat: Option<u64>) -> u64 {
+        // The last change may not be the last one of its transaction.
+        let read = if self.at.seq == 0 || has_more { self.at.xid } else { self.at.xid + 1 };
+        let sent = if has_more { None } else { heartbeat.map(|heartbeat| heartbeat.min(limit)) };
+        read.max(sent.unwrap_or_default())
     }
 
     /// Why the log is no longer the one of the previous pass, if so.
@@ -385,7 +380,7 @@ async fn read_log(
          n.last_value, pg_postmaster_start_time(), \
          EXISTS (SELECT FROM change_log a WHERE a.xid = $1::bigint::text::xid8 AND a.seq = $2), \
          l.xid::text::bigint, l.seq, l.tenant_id, l.kind, l.id, l.operation, l.scope_level, l.scope_id, \
-         p.oldest::text::bigint, (SELECT h.number FROM log_heartbeat h WHERE h.is_single_row) \
+         p.oldest::text::bigint, (SELECT h.number FROM log_heartbeat h WHERE h.is_single_row), l.is_by_user \
          FROM (SELECT v.xmax, coalesce(o.least, v.xmax) AS least, coalesce(o.oldest, v.xmax) AS oldest \
          FROM (SELECT seen, pg_snapshot_xmax(seen) AS xmax FROM pg_current_snapshot() seen) v \
          CROSS JOIN LATERAL (SELECT min(t.xid::text::bigint)::text::xid8 AS oldest, min(t.xid::text::bigint) \
@@ -393,7 +388,8 @@ async fn read_log(
          FROM pg_snapshot_xip(v.seen) t (xid) \
          WHERE (t.xid::text::bigint & 4294967295) <> ALL ($3::bigint[])) o OFFSET 0) p \
          CROSS JOIN log_state s CROSS JOIN change_log_seq_seq n LEFT JOIN LATERAL (\
-         SELECT c.xid, c.seq, c.tenant_id, c.kind, c.id, c.operation, c.scope_level, c.scope_id FROM change_log c \
+         SELECT c.xid, c.seq, c.tenant_id, c.kind, c.id, c.operation, c.scope_level, c.scope_id, \
+         c.actor IS NOT NULL AS is_by_user FROM change_log c \
          WHERE (c.xid, c.seq) > ($1::bigint::text::xid8, $2) AND c.xid < p.least \
          ORDER BY c.xid, c.seq LIMIT {max_changes}) l ON true ORDER BY l.xid, l.seq"
     );
@@ -441,6 +437,7 @@ fn change_from_row(row: &QueryResult, epoch: i32) -> Result<Option<LoggedChange>
         id: id.cast_unsigned(),
         operation: or_corrupt(operation, TABLE, id, "operation")?,
         scope: scope_from_row(row)?,
+        is_by_user: row.try_get_by_index(18)?,
         at: Position { epoch, xid: xid.cast_unsigned(), seq: row.try_get_by_index(9)? },
     }))
 }
@@ -457,39 +454,4 @@ fn no_answer_error() -> StoreError {
     StoreError::Unreachable(DbErr::Custom(
         "the database did not answer the reader of the change log".to_owned(),
     ))
-}
-
-impl ChangeKind {
-    /// The kind that the triggers of the migrations write.
-    fn from_name(name: &str) -> Self {
-        match name {
-            "project" => Self::Project,
-            "project_settings" => Self::Settings,
-            "host" => Self::Host,
-            "instance" => Self::Instance,
-            "os" => Self::Os,
-            "policy" => Self::Policy,
-            "assignment" => Self::Assignment,
-            "single_schedule" => Self::Single,
-            "repeated_schedule" => Self::Repeated,
-            "run" => Self::Run,
-            "region" => Self::Region,
-            "site" => Self::Site,
-            "pause" => Self::Pause,
-            "update_order" => Self::Order,
-            "slot" => Self::Slot,
-            _ => Self::Other,
-        }
-    }
-}
-
-impl Operation {
-    fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "insert" => Some(Self::Insert),
-            "update" => Some(Self::Update),
-            "delete" => Some(Self::Delete),
-            _ => None,
-        }
-    }
 }

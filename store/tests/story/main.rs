@@ -3,6 +3,7 @@
 mod assignments;
 mod briefs;
 mod change_seals;
+mod changes;
 mod clock;
 mod daily_usage;
 mod day_zero;

@@ -111,6 +111,7 @@ mod tests {
             id: 1,
             operation,
             scope,
+            is_by_user: true,
             at: Position { epoch: 1, xid: 1, seq: 1 },
         })
     }

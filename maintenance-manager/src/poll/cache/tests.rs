@@ -121,6 +121,7 @@ fn changed(kind: ChangeKind, scope: Option<Scope>) -> LoggedChange {
         id: 1,
         operation: Operation::Update,
         scope,
+        is_by_user: true,
         at: Position { epoch: 1, xid: 1, seq: 1 },
     }
 }

@@ -8,6 +8,7 @@ use evenkeel_domain::filter::Resource;
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::pause::PauseScope;
 use evenkeel_domain::run::AttemptId;
+use evenkeel_store::changes::{ChangeCursor, ChangeFilter};
 use evenkeel_store::decisions::{DecisionSubject, PlanningLimits, ReadMode};
 use evenkeel_store::node_tokens::NodeToken;
 use evenkeel_store::nodes::MachineKey;
@@ -67,6 +68,8 @@ fn render<T: Debug>(answer: Result<T, StoreError>) -> String {
 async fn read_hosts(tx: &Tx, data: &ProjectData) -> FunctionResults {
     let (host, uuid) = (data.host.id, data.host.uuid.expect("a UUID"));
     let token = NodeToken { digest: [1; 32], subject: None, expires_at: NOON };
+    let all = ChangeFilter { with_server: true, ..ChangeFilter::default() };
+    let begin: ChangeCursor = "c1-0-0-0-0-0".parse().expect("a cursor");
     call_all! {
         hosts::find => (tx, host);
         hosts::find_many => (tx, &[host]);
@@ -79,6 +82,9 @@ async fn read_hosts(tx: &Tx, data: &ProjectData) -> FunctionResults {
         node_tokens::find => (tx, &[1; 32]);
         node_tokens::find_with_subject => (tx, &token);
         changes::list_for_resource => (tx, "host", host.bits());
+        changes::list => (tx, &all, None, 10);
+        changes::read_after => (tx, &all, &begin, i64::MAX.cast_unsigned(), 10);
+        changes::find => (tx, data.change);
     }
 }
 

@@ -27,6 +27,7 @@ use evenkeel_domain::run::{
 };
 use evenkeel_domain::schedule::{RepeatedSchedule, SingleSchedule};
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_store::changes::{ChangeFilter, ChangeId};
 use evenkeel_store::decisions::{DecisionInput, PlanningLimits, ReadMode, load_decision_input};
 use evenkeel_store::nodes::NodeState;
 use evenkeel_store::runs::{RunOpening, Subject};
@@ -34,9 +35,9 @@ use evenkeel_store::schedules::repeated;
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::{fresh_store, tenant_rows, wrong_tenant};
 use evenkeel_store::{
-    Store, StoreError, Tx, assignments, custom_configs, hosts, instances, join_tokens, limit_usage,
-    listing, local_accounts, nodes, os_details, os_profiles, providers, regions, runs, schedules,
-    settings, sites,
+    Store, StoreError, Tx, assignments, changes, custom_configs, hosts, instances, join_tokens,
+    limit_usage, listing, local_accounts, nodes, os_details, os_profiles, providers, regions, runs,
+    schedules, settings, sites,
 };
 
 use super::{create_everything, reads, writes};
@@ -62,6 +63,7 @@ pub struct ProjectData {
     pub single: SingleSchedule,
     pub repeated: RepeatedSchedule,
     pub token: JoinTokenId,
+    pub change: ChangeId,
 }
 
 /// Fills a project so that every function of the store finds something.
@@ -105,9 +107,17 @@ async fn seed_project_data(store: &Store, tenant: TenantId) -> ProjectData {
         single: schedules::find(&tx, single).await.expect("a schedule"),
         repeated: repeated::find(&tx, again).await.expect("a schedule"),
         token: tokens.first().expect("a token").id,
+        change: last_change(&tx).await,
     };
     tx.commit().await.expect("committed");
     data
+}
+
+/// Id of the newest change of a project.
+async fn last_change(tx: &Tx) -> ChangeId {
+    let all = ChangeFilter { with_server: true, ..ChangeFilter::default() };
+    let changes = changes::list(tx, &all, None, 1).await.expect("changes");
+    changes.first().expect("a change").id
 }
 
 /// Id of the first resource of a kind.
