@@ -17,6 +17,7 @@ mod wire_enum;
 
 pub mod absent;
 pub mod assignment;
+pub mod change;
 pub mod custom_config;
 pub mod decision;
 pub mod empty;

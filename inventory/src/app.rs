@@ -14,6 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::change_feed::ChangeFeed;
+
+/// Most streams of changes that read the database at the same time. A read takes milliseconds, and
+/// other requests need the connections.
+const MAX_WATCH_READS: usize = 2;
+
 /// How long a list with an expensive filter waits for others.
 const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -63,6 +69,8 @@ pub struct Settings {
     pub expensive_list_percentage: u8,
     /// How long such a client may pause.
     pub stream_grace_period: Duration,
+    /// Most streams of changes that are open at the same time; 0 refuses them.
+    pub max_watchers: usize,
     /// Defaults for the registry settings of projects.
     pub os_defaults: OsDefaults,
 }
@@ -79,6 +87,7 @@ impl Default for Settings {
             max_expensive_lists: 1,
             expensive_list_percentage: 50,
             stream_grace_period: Duration::from_secs(15),
+            max_watchers: 500,
             os_defaults: OsDefaults::default(),
         }
     }
@@ -93,6 +102,11 @@ pub struct AppState {
     inventory: Inventory,
     pub streams: StreamLimiter,
     pub expensive_lists: ExpensiveListLimiter,
+    /// Limits the streams of changes.
+    pub watchers: StreamLimiter,
+    /// Limits how many of them read the database at the same time.
+    pub watch_reads: Semaphore,
+    pub change_feed: ChangeFeed,
 }
 
 impl AppState {
@@ -104,6 +118,9 @@ impl AppState {
                 settings.max_expensive_lists,
                 settings.expensive_list_percentage,
             ),
+            watchers: StreamLimiter::new(settings.max_watchers),
+            watch_reads: Semaphore::new(MAX_WATCH_READS),
+            change_feed: ChangeFeed::default(),
             inventory,
         }
     }

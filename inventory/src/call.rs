@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use evenkeel_auth::{Caller, Role};
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_kit::Lifecycle;
 use evenkeel_store::{
     Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx,
 };
@@ -39,6 +40,8 @@ pub struct Call {
     client: Option<IpAddr>,
     hook: AuthenticationHook,
     access: AccessRecord,
+    /// Ends streams that would not end by themselves.
+    life: Lifecycle,
 }
 
 /// How the request names its project.
@@ -73,6 +76,19 @@ impl Call {
         self.access.note_caller(&caller);
         self.hook.call(&caller)?;
         Ok(caller)
+    }
+
+    /// Whether the token is still valid and allows the caller to read a project. For streams, which
+    /// last longer than the check at their begin.
+    pub fn may_still_read(&self, project: TenantId) -> bool {
+        let header = self.authorization.as_deref();
+        let caller = self.app.authority.verify_header(header, self.app.clock.now());
+        caller.is_ok_and(|caller| caller.may_read(project.uuid()))
+    }
+
+    /// Waits until the process stops.
+    pub fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.life.stopping().cancelled_owned()
     }
 
     /// Opens a transaction that reads the project.
@@ -227,6 +243,7 @@ impl FromRequestParts<App> for Call {
                 .map(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| peer.ip().to_canonical()),
             hook: parts.extensions.get().cloned().unwrap_or_default(),
             access,
+            life: parts.extensions.get().cloned().unwrap_or_default(),
         })
     }
 }

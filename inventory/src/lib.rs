@@ -13,6 +13,8 @@ mod app;
 mod assignments;
 mod authentication_hook;
 mod call;
+mod change_feed;
+mod changes;
 mod custom_configs;
 mod decisions;
 mod docs;

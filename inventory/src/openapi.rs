@@ -38,6 +38,7 @@ const PATCH_SCHEMA_POINTER: &str = "/patch/requestBody/content/application~1json
         (name = "regions", description = "Regions, which contain sites and other regions."),
         (name = "sites", description = "Sites of hosts."),
         (name = "update runs", description = "Past and current updates."),
+        (name = "changes", description = "Who changed what, as a list and as a stream."),
         (name = "join tokens", description = "Tokens with which machines join a project."),
         (name = "projects", description = "Isolated tenants."),
         (name = "operator tokens", description = "Tokens for this API."),

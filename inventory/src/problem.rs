@@ -107,6 +107,13 @@ impl Problem {
         Self::new(Kind::TooSlow, "request timeout")
     }
 
+    /// A stream of changes cannot begin at its cursor.
+    pub fn cursor_expired() -> Self {
+        let why = "changes after this cursor may be missing: it is too old, or not of this project; \
+                   list the changes again, and watch from the cursor of the list";
+        Self::new(Kind::CursorExpired, why)
+    }
+
     /// Too many requests of this kind run at the same time.
     pub fn overloaded(why: impl Into<String>) -> Self {
         Self::new(Kind::Unavailable, why)
@@ -115,6 +122,10 @@ impl Problem {
     /// An internal error that the caller cannot fix. The log has the cause.
     pub fn internal() -> Self {
         Self::new(Kind::Internal, "something went wrong on our side")
+    }
+
+    pub const fn status(&self) -> StatusCode {
+        self.kind.status()
     }
 
     /// The problem document for a request with this id.

@@ -11,10 +11,10 @@ use crate::app::{App, AppState, Inventory};
 use crate::hosts::{summary, transitions};
 use crate::schedules::{repeated, single};
 use crate::{
-    absent, assignments, custom_configs, decisions, docs, hosts, instances, join_tokens, layers,
-    local_accounts, locations, openapi, operating_systems, operator_tokens, orchestrator, orders,
-    os_sync, paths, pauses, policies, problem, projects, providers, regions, runs, schedules,
-    settings, sites,
+    absent, assignments, changes, custom_configs, decisions, docs, hosts, instances, join_tokens,
+    layers, local_accounts, locations, openapi, operating_systems, operator_tokens, orchestrator,
+    orders, os_sync, paths, pauses, policies, problem, projects, providers, regions, runs,
+    schedules, settings, sites,
 };
 
 /// All routes. The router and the OpenAPI document are built from this list.
@@ -59,7 +59,7 @@ fn host_routes() -> OpenApiRouter<App> {
         .routes(routes!(orders::get_order, orders::put_order, orders::delete_order))
 }
 
-/// Routes of operating systems, update policies and update runs.
+/// Routes of operating systems, update policies, update runs and changes.
 fn update_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(
@@ -83,6 +83,8 @@ fn update_routes() -> OpenApiRouter<App> {
         .routes(routes!(policies::get_update_policy, policies::delete_update_policy))
         .routes(routes!(runs::list_update_runs))
         .routes(routes!(runs::get_update_run, runs::delete_update_run))
+        .routes(routes!(changes::list_changes))
+        .routes(routes!(changes::get_change))
 }
 
 /// Routes of regions and sites.

@@ -195,6 +195,10 @@ pub(crate) struct RestConfig {
     /// Percentage of the time in which the database may read such a list, from 1 to 100. After each list, the next one
     /// waits for the remaining time, but at most for 2 s. Nodes can use the processor meanwhile.
     pub(crate) expensive_list_percentage: u8,
+    /// Maximum number of streams of changes that are open at the same time; 0 refuses all. A user may open half of them, a
+    /// project three quarters. Each needs a connection and at most about 200 KB of memory, and is closed if its client
+    /// reads nothing for 15 s while there are events.
+    pub(crate) max_watchers: usize,
 }
 
 impl Default for RestConfig {
@@ -220,6 +224,7 @@ impl Default for RestConfig {
             min_stream_rate: inventory.min_stream_rate,
             max_expensive_lists: inventory.max_expensive_lists,
             expensive_list_percentage: inventory.expensive_list_percentage,
+            max_watchers: inventory.max_watchers,
         }
     }
 }
@@ -456,6 +461,7 @@ impl Config {
             max_expensive_lists: self.rest.max_expensive_lists,
             expensive_list_percentage: self.rest.expensive_list_percentage,
             stream_grace_period: evenkeel_inventory::Settings::default().stream_grace_period,
+            max_watchers: self.rest.max_watchers,
             planning_limits: PlanningLimits {
                 fetch_ahead: delta(manager.fetch_ahead)?,
                 max_window: delta(manager.max_window)?,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
+use axum::{Extension, Router};
 use evenkeel_inventory::Inventory;
 use evenkeel_kit::{Lifecycle, Secret};
 use evenkeel_maintenance_manager::MaintenanceManager;
@@ -177,7 +177,7 @@ impl Listeners {
         if let Some(listener) = self.rest {
             let timeout = config.rest.header_timeout;
             let settings = http_settings(&config.rest_tls(), timeout, context, life)?;
-            let router = observe::count_http_requests(rest_router(&config, context)?);
+            let router = observe::count_http_requests(rest_router(&config, context, life)?);
             http::serve("rest", listener, router, settings, life);
         }
         if let Some(listener) = self.southbound {
@@ -229,7 +229,7 @@ fn spawn_hint_sender(context: &AppContext, life: &Lifecycle) {
 }
 
 /// Router of the REST API, with the other endpoints on its listener.
-fn rest_router(config: &Config, context: &AppContext) -> anyhow::Result<Router> {
+fn rest_router(config: &Config, context: &AppContext, life: &Lifecycle) -> anyhow::Result<Router> {
     let mut router = evenkeel_inventory::router(Inventory {
         store: context.store.clone(),
         clock: Arc::clone(&context.clock),
@@ -237,6 +237,8 @@ fn rest_router(config: &Config, context: &AppContext) -> anyhow::Result<Router> 
         ca_digest: context.certificates.digest(),
         settings: config.inventory_settings()?,
     });
+    // Streams of changes end when the process stops.
+    router = router.layer(Extension(life.clone()));
     if let Some(login) = &config.auth.login {
         let realm = Realm::open(login, &context.store, &context.authority, &context.clock)?;
         let realm = realm.with_tls(config.rest_tls().is_tls());

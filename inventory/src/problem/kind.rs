@@ -80,6 +80,10 @@ kinds! {
     NoSuchPath = NOT_FOUND, "NotFound", "no-such-path", "There is nothing at this path";
     /// The header `Allow` lists the methods of the path.
     NoSuchMethod = METHOD_NOT_ALLOWED, "Unimplemented", "no-such-method", "The path does not take this method";
+    /// Changes after the cursor of a stream may be missing, because they were deleted, the database was restored, or
+    /// the cursor belongs to another project. List the changes again, and watch from the `cursor` of
+    /// that list.
+    CursorExpired = GONE, "OutOfRange", "cursor-expired", "The cursor has expired";
     /// Read the resource again, and decide whether the change is still wanted.
     Stale = CONFLICT, "Aborted", "aborted", "Another request changed the resource first";
     /// The limit is a setting of the server (`rest.body_limit`). A body that announces its length

@@ -157,7 +157,11 @@ async fn read_all(server: &TestServer) -> Vec<(String, Value)> {
         if path.contains('{') || path == "locations" {
             continue;
         }
-        let answer = server.get(path).await;
+        let mut answer = server.get(path).await;
+        // It depends on the open transactions of other databases.
+        if let Some(list) = answer.as_object_mut() {
+            list.remove("cursor");
+        }
         all.push((path.to_owned(), answer));
     }
     assert!(all.len() > 20, "only {} lists were read", all.len());

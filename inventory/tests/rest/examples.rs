@@ -195,7 +195,7 @@ async fn no_example_is_an_invalid_argument() {
             let text = parameter["example"].as_str().unwrap_or(&text);
             path = path.replace(&format!("{{{name}}}"), text);
             // These exclude other parameters.
-            let is_alone = ["pageToken", "siteId", "regionId"].contains(&name);
+            let is_alone = ["pageToken", "siteId", "regionId", "cursor"].contains(&name);
             if parameter["in"] == "query" && !is_alone {
                 query.push(format!("{name}={}", percent_encode(text)));
             }

@@ -4,7 +4,7 @@ mod attack_context;
 mod attempts;
 mod bodies;
 mod filters;
-mod rng;
+pub mod rng;
 mod secrets;
 mod swapped_scopes;
 mod test_project;

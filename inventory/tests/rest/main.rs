@@ -1,5 +1,6 @@
 //! The REST API against a real Postgres.
 
+mod audit;
 mod bad_input;
 mod changes;
 mod day_zero;

@@ -157,6 +157,7 @@ async fn create_one_of_each(server: &TestServer, n: usize, outer: &str) -> Ids {
         ("/providers/", provider),
         ("/customConfigs/", config),
         ("/localAccounts/", account),
+        ("/changes/", server.newest_change().await),
     ]
 }
 
@@ -193,7 +194,8 @@ fn fill_ids(request: &str, ids: &[(&str, String)]) -> String {
     let filled = request
         .replace("{projectName}", "ours")
         .replace("{host}", id("/compute/hosts/"))
-        .replace("{site}", id("/sites/"));
+        .replace("{site}", id("/sites/"))
+        .replace("{changeId}", id("/changes/"));
     ID_PLACEHOLDERS.iter().fold(filled, |path, placeholder| path.replace(placeholder, id(request)))
 }
 

@@ -235,7 +235,14 @@ impl TestServer {
             provider,
             config,
             account,
+            change: self.newest_change().await,
         }
+    }
+
+    /// The id of the newest change in `ours`.
+    pub async fn newest_change(&self) -> String {
+        let page = self.get("changes?pageSize=1").await;
+        page["changes"][0]["changeId"].as_str().expect("a change").to_owned()
     }
 
     /// Creates the resources for provisioning; no instance uses them yet.

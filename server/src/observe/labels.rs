@@ -64,6 +64,11 @@ pub(super) const RELOAD_OUTCOME: MetricLabel = closed(
     &["ok", "failed"],
     "`ok`, or `failed`: the new file is not usable, and the old content is still used",
 );
+pub(super) const CHANGE_WATCHER_END: MetricLabel = closed(
+    "reason",
+    &["disconnected", "slow", "access", "cursor", "stopping", "failed"],
+    "`disconnected`, `slow`, `access` (the token expired or was revoked, or the project was deleted), `cursor` (changes after it were deleted), `stopping` or `failed`",
+);
 pub(super) const PROTOCOL: MetricLabel =
     closed("protocol", &["own", "eim"], "`own` (Evenkeel's agents) or `eim`");
 pub(super) const POLL_RESULT: MetricLabel = closed(

@@ -1,13 +1,13 @@
 //! The list of all metrics: the descriptions in `/metrics`, and the page `docs/reference/metrics.md`.
 
 use super::labels::{
-    AGED_DATA, AGENT_CALL, CALL_OUTCOME, CERTIFICATE, CONNECTION_SHARE, CREDENTIAL_KIND,
-    CYCLE_OUTCOME, FETCH_OUTCOME, FILE_OUTCOME, FINDING_KIND, GRPC_CODE, GRPC_METHOD,
-    HANDSHAKE_OUTCOME, HOST_STATUS, HOUSEKEEPING_STEP, HTTP_METHOD, HTTP_STATUS, LIMIT_SCOPE,
-    LIMITED_AMOUNT, LISTENER, NUMBERED_KIND, OPEN_RUN_STATE, OS_REQUEST_OUTCOME, POLL_RESULT,
-    POOL_STATE, PROTOCOL, REBUILD_REASON, REFUSAL_KIND, REGISTRY, RELOAD_OUTCOME, RELOADED_FILE,
-    REMOVED_ROWS, REVISION, ROUTE, RUN_EVENT, RUN_RESULT, SCHEMA_STEP, STALE_REASON, VERSION,
-    WAKEUP_REASON,
+    AGED_DATA, AGENT_CALL, CALL_OUTCOME, CERTIFICATE, CHANGE_WATCHER_END, CONNECTION_SHARE,
+    CREDENTIAL_KIND, CYCLE_OUTCOME, FETCH_OUTCOME, FILE_OUTCOME, FINDING_KIND, GRPC_CODE,
+    GRPC_METHOD, HANDSHAKE_OUTCOME, HOST_STATUS, HOUSEKEEPING_STEP, HTTP_METHOD, HTTP_STATUS,
+    LIMIT_SCOPE, LIMITED_AMOUNT, LISTENER, NUMBERED_KIND, OPEN_RUN_STATE, OS_REQUEST_OUTCOME,
+    POLL_RESULT, POOL_STATE, PROTOCOL, REBUILD_REASON, REFUSAL_KIND, REGISTRY, RELOAD_OUTCOME,
+    RELOADED_FILE, REMOVED_ROWS, REVISION, ROUTE, RUN_EVENT, RUN_RESULT, SCHEMA_STEP, STALE_REASON,
+    VERSION, WAKEUP_REASON,
 };
 use super::metric::{MetricDescription, MetricGroup, MetricKind, metric};
 use MetricKind::{Counter, Gauge, Histogram};
@@ -45,6 +45,19 @@ const REQUESTS: &[MetricDescription] = &[
         Histogram,
         &[HTTP_METHOD, ROUTE],
         "Duration of requests to the REST API.",
+    ),
+    metric("evenkeel_change_watchers", Gauge, &[], "Streams of changes that are open."),
+    metric(
+        "evenkeel_change_events_total",
+        Counter,
+        &[],
+        "Changes that were sent to streams of changes.",
+    ),
+    metric(
+        "evenkeel_change_watchers_ended_total",
+        Counter,
+        &[CHANGE_WATCHER_END],
+        "Streams of changes that ended. `slow` means that the client did not read.",
     ),
     metric(
         "evenkeel_grpc_calls_total",
@@ -461,7 +474,10 @@ mod tests {
         ("evenkeel_os_findings", "registries of the settings"),
         ("evenkeel_os_last_good_seconds", "registries of the settings"),
         ("evenkeel_build_info", "one series, whose labels are the values"),
-        ("evenkeel_certificate_expiry_timestamp_seconds", "a certificate that is not used has no time"),
+        (
+            "evenkeel_certificate_expiry_timestamp_seconds",
+            "a certificate that is not used has no time",
+        ),
     ];
 
     fn all_metrics() -> impl Iterator<Item = &'static MetricDescription> {

@@ -107,6 +107,8 @@ impl TestProject {
         let host_name = format!("{mark}-{n}");
         let run =
             server.create_run_in(self.tenant, &host_name, &instance, &policy).await.to_string();
+        let changes = self.client(server).get("changes?pageSize=1").await;
+        let change = changes["changes"][0]["changeId"].as_str().expect("a change").to_owned();
         let resources = ResourceIds {
             region,
             site,
@@ -121,6 +123,7 @@ impl TestProject {
             provider,
             config,
             account,
+            change,
         };
         self.seed_update_controls(server, &resources).await;
         resources

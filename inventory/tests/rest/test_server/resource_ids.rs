@@ -16,6 +16,8 @@ pub struct ResourceIds {
     pub provider: String,
     pub config: String,
     pub account: String,
+    /// The newest change of the project after the others were created.
+    pub change: String,
 }
 
 impl ResourceIds {
@@ -42,6 +44,7 @@ impl ResourceIds {
         .into_iter()
         .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));
         let filled = path.replace("{projectName}", project).replace("{tokenId}", UNKNOWN_TOKEN);
+        let filled = filled.replace("{changeId}", &self.change);
         let filled = match id {
             None => filled,
             Some(id) => ID_PLACEHOLDERS
