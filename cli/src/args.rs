@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    account::AccountCommand, assignment::AssignmentCommand, completion::Completion,
+    account::AccountCommand, assignment::AssignmentCommand, audit::Audit, completion::Completion,
     context::ContextCommand, custom_config::CustomConfigCommand, explain::Explain,
     host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
     location::LocationCommand, login::LoginCommand, os::OsCommand, pause::Pause, pause::Resume,
@@ -78,6 +78,8 @@ pub enum Command {
     /// Show and watch update runs.
     #[command(subcommand)]
     Run(RunCommand),
+    /// Show who changed what, the latest changes first.
+    Audit(Audit),
     /// Explain what a node should do now, and why.
     Explain(Explain),
     /// Update nodes now, or skip their open windows.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::Failure;
 use crate::contexts::Contexts;
+use crate::event_stream::EventStream;
 use crate::failure::ProblemDetail;
 use crate::http::{build_client, build_realm_client, invalid_server_address, parse_server_address};
 use crate::login::{IssuedToken, Login};
@@ -22,6 +23,9 @@ use crate::login::{IssuedToken, Login};
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
 /// Project that a server creates at its first start.
 pub const DEFAULT_PROJECT: &str = "default";
+
+/// Maximum duration of a stream. Then the client opens another one.
+const STREAM_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Server, project and credentials of a [`Client`].
 #[derive(Clone, Debug)]
@@ -278,6 +282,38 @@ impl Client {
             return serde_json::from_slice(bytes)
                 .map_err(|source| self.unreadable_response(source));
         }
+        Err(self.error_response(status, &bytes))
+    }
+
+    /// Opens a stream of server-sent events of the project.
+    pub async fn open_stream(
+        &self,
+        path: &str,
+        params: &[(&'static str, String)],
+    ) -> Result<EventStream, Failure> {
+        let mut url = self.in_project(path)?;
+        url.query_pairs_mut().extend_pairs(params);
+        let result = self.open_stream_once(url.clone()).await;
+        let has_expired = matches!(result, Err(Failure::Refused { status: 401, .. }));
+        if has_expired && Box::pin(self.renew_token()).await? {
+            return self.open_stream_once(url).await;
+        }
+        result
+    }
+
+    async fn open_stream_once(&self, url: Url) -> Result<EventStream, Failure> {
+        // The time limit of other requests would end the stream.
+        let request = self.with_token(self.http.get(url)).timeout(STREAM_TIMEOUT);
+        let unreachable = |source: reqwest::Error| Failure::Unreachable {
+            server: self.target.server.clone(),
+            source: source.without_url(),
+        };
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status().as_u16();
+        if (200..300).contains(&status) {
+            return Ok(EventStream::new(response));
+        }
+        let bytes = response.bytes().await.map_err(unreachable)?;
         Err(self.error_response(status, &bytes))
     }
 

@@ -2,6 +2,7 @@
 
 pub mod account;
 pub mod assignment;
+pub mod audit;
 pub mod completion;
 pub mod context;
 pub mod custom_config;

@@ -88,6 +88,7 @@ async fn dispatch(
         Command::Token(command) => command.run(client, printer).await?,
         Command::Run(command) => return command.run(client, printer).await,
         Command::Update(command) => command.run(client, printer).await?,
+        Command::Audit(audit) => audit.run(client, printer).await?,
         Command::Explain(explain) => explain.run(client, printer).await?,
         Command::Context(_) | Command::Login(_) | Command::Completion(_) | Command::Version => {
             unreachable!("these commands need no server")

@@ -212,6 +212,9 @@ impl Failure {
                 "the project does not exist, or your token has no role in it; `evenkeel project list` lists your projects, `--project NAME` selects one"
                     .to_owned(),
             ),
+            Self::Refused { status: 410, .. } => {
+                Some("changes may be missing; run the command again".to_owned())
+            }
             Self::Refused { status: 413, .. } => Some("the request is too large; split it".to_owned()),
             Self::Refused { status: 429 | 503, .. } => {
                 Some("the server is busy or starting; try again in a moment".to_owned())

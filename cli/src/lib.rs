@@ -10,6 +10,7 @@ mod commands;
 pub mod contexts;
 mod degrees;
 mod dispatch;
+mod event_stream;
 mod excerpt;
 pub mod failure;
 mod http;

@@ -238,6 +238,16 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
+    /// Prints one of several values as JSON or as a document of YAML, and sends it on at once.
+    pub fn print_document(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        if self.format == OutputFormat::Yaml {
+            writeln!(self.out, "---")?;
+        }
+        self.print_data(value)?;
+        self.out.flush()?;
+        Ok(())
+    }
+
     /// Prints a value as JSON or YAML.
     pub fn print_data(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let text = if self.format == OutputFormat::Yaml {

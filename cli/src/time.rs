@@ -50,6 +50,42 @@ impl Moment {
     }
 }
 
+/// A time in the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PastTime {
+    /// This long ago.
+    Ago(Duration),
+    /// An absolute time.
+    At(DateTime<Utc>),
+}
+
+impl std::str::FromStr for PastTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+            return Ok(Self::At(time.to_utc()));
+        }
+        parse_duration(text).map(Self::Ago).map_err(|_| {
+            "give an age such as `2h`, or a time such as `2026-01-31T22:00:00Z`".to_owned()
+        })
+    }
+}
+
+impl PastTime {
+    /// The absolute time.
+    #[must_use]
+    pub fn instant(self, now: DateTime<Utc>) -> DateTime<Utc> {
+        match self {
+            Self::Ago(by) => {
+                let by = TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
+                now.checked_sub_signed(by).unwrap_or(DateTime::<Utc>::MIN_UTC)
+            }
+            Self::At(time) => time,
+        }
+    }
+}
+
 /// Maximum duration of 100 years, which can be added to every time.
 const MAX_DURATION: Duration = Duration::from_hours(100 * 8_766);
 
@@ -116,6 +152,15 @@ mod tests {
         assert_eq!(at("2026-01-31T23:00:00+01:00"), Ok("2026-01-31T22:00:00Z".to_owned()));
         assert!(at("tomorrow").is_err());
         assert!(at("+soon").is_err());
+    }
+
+    #[test]
+    fn a_past_time_has_two_forms() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(1);
+        let at = |text: &str| text.parse::<PastTime>().map(|time| format_time(time.instant(now)));
+        assert_eq!(at("2h"), Ok("1970-01-01T22:00:00Z".to_owned()));
+        assert_eq!(at("2026-01-31T23:00:00+01:00"), Ok("2026-01-31T22:00:00Z".to_owned()));
+        assert!(at("yesterday").is_err());
     }
 
     #[test]

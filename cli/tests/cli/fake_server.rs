@@ -80,7 +80,11 @@ async fn respond(State(server): State<FakeServer>, request: Request) -> Response
     };
     let (status, body) = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
     let status = StatusCode::from_u16(status).expect("a status");
-    (status, axum::Json(body)).into_response()
+    match body {
+        // A text is sent as it is.
+        Value::String(text) => (status, text).into_response(),
+        body => (status, axum::Json(body)).into_response(),
+    }
 }
 
 /// An empty list of each resource that commands look up by name.

@@ -1,5 +1,6 @@
 //! Tests of the command line: one line of input, one text of output.
 
+mod audit;
 mod dayzero;
 mod errors;
 mod fake_server;

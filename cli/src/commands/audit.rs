@@ -1,0 +1,216 @@
+//! `evenkeel audit`: who changed what.
+
+mod show;
+mod watch;
+
+use clap::{Args, Subcommand};
+use evenkeel_api::change::{ChangeList, ChangeResource};
+use evenkeel_api::host::HostResource;
+use evenkeel_api::policy::OsUpdatePolicy;
+
+use crate::Failure;
+use crate::client::Client;
+use crate::output::Printer;
+use crate::page::{Cell, cells};
+use crate::requests;
+use crate::time::{PastTime, format_time};
+
+/// Path of the changes in the project.
+const PATH: &str = "changes";
+
+/// Largest page of the server.
+const MAX_PAGE_SIZE: u32 = 100;
+
+/// Number of changes that are shown without `--limit`.
+const DEFAULT_LIMIT: u32 = 100;
+
+/// Number of earlier changes that `--watch` shows without `--limit`.
+const DEFAULT_WATCH_LIMIT: u32 = 10;
+
+const HEADER: &[&str] = &["TIME", "ACTOR", "WHAT", "OBJECT", "REQUEST", "ID"];
+
+const EXAMPLES: &str = "Examples:
+  evenkeel audit --since 2h
+  evenkeel audit --host edge-01 --by alice
+  evenkeel audit --kind update_order --watch
+  evenkeel audit show 2f1c-8a3";
+
+/// Show who changed what, the latest changes first.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Audit {
+    #[command(subcommand)]
+    command: Option<AuditCommand>,
+    #[command(flatten)]
+    filter: AuditFilter,
+    /// Show the latest changes, the oldest of them first, and then each change as it happens.
+    #[arg(long, short)]
+    watch: bool,
+    /// Maximum number of changes to show [default: 100, with --watch 10 earlier ones].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+}
+
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    /// Show one change with the fields that differ.
+    Show {
+        /// ID of the change, as the list shows it.
+        id: String,
+    },
+}
+
+/// Which changes to show.
+#[derive(Debug, Default, Args)]
+struct AuditFilter {
+    /// Only changes of this host (ID or name) and of its instance.
+    #[arg(long)]
+    host: Option<String>,
+    /// Only changes of this policy (ID or name).
+    #[arg(long)]
+    policy: Option<String>,
+    /// Only changes of these objects: an ID, or `project`.
+    #[arg(long, value_name = "ID")]
+    object: Vec<String>,
+    /// Only changes of this kind, such as `host` or `update_order`.
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only changes of this user.
+    #[arg(long, value_name = "ACTOR")]
+    by: Option<String>,
+    /// Only changes since this time: an age such as `2h`, or a time such as `2026-01-31T22:00:00Z`.
+    #[arg(long, value_name = "TIME")]
+    since: Option<PastTime>,
+    /// Only changes before this time, as --since.
+    #[arg(long, value_name = "TIME")]
+    until: Option<PastTime>,
+    /// Also show what the server changed by itself.
+    #[arg(long)]
+    include_server: bool,
+}
+
+/// Query parameters of a request.
+type QueryParams = Vec<(&'static str, String)>;
+
+impl AuditFilter {
+    fn is_set(&self) -> bool {
+        self.host.is_some()
+            || self.policy.is_some()
+            || self.kind.is_some()
+            || self.by.is_some()
+            || self.since.is_some()
+            || self.until.is_some()
+            || self.include_server
+            || !self.object.is_empty()
+    }
+
+    /// The query parameters for these options.
+    async fn params(&self, client: &Client, printer: &Printer<'_>) -> Result<QueryParams, Failure> {
+        let mut objects = self.object.clone();
+        if let Some(host) = &self.host {
+            let host: HostResource = requests::find(client, host).await?;
+            objects.extend(host.instance.map(|instance| instance.resource_id));
+            objects.push(host.resource_id);
+        }
+        if let Some(policy) = &self.policy {
+            objects.push(requests::resolve_id::<OsUpdatePolicy>(client, policy).await?);
+        }
+        let time = |time: Option<PastTime>| {
+            time.map(|time| time.instant(printer.now()).to_rfc3339()).unwrap_or_default()
+        };
+        let include_server = if self.include_server { "true" } else { "" };
+        let all = [
+            ("object", objects.join(",")),
+            ("kind", self.kind.clone().unwrap_or_default()),
+            ("actor", self.by.clone().unwrap_or_default()),
+            ("since", time(self.since)),
+            ("until", time(self.until)),
+            ("includeServer", include_server.to_owned()),
+        ];
+        Ok(all.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+}
+
+impl Audit {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        if let Some(AuditCommand::Show { id }) = self.command {
+            // With clap's own conflict rules, `--project` would be rejected as well.
+            if self.filter.is_set() || self.watch || self.limit.is_some() {
+                return Err(Failure::usage_with(
+                    "`audit show` accepts no filter, --watch or --limit",
+                    "`evenkeel audit` lists changes",
+                ));
+            }
+            return show::run(&id, client, printer).await;
+        }
+        if self.watch && self.filter.until.is_some() {
+            return Err(Failure::usage("--watch shows changes to come; leave out --until"));
+        }
+        let params = self.filter.params(client, printer).await?;
+        let default_limit = if self.watch { DEFAULT_WATCH_LIMIT } else { DEFAULT_LIMIT };
+        let limit = self.limit.unwrap_or(default_limit);
+        let (changes, cursor) = fetch(&params, limit, client).await?;
+        if self.watch {
+            return Box::pin(watch::run(params, changes, cursor, client, printer)).await;
+        }
+        if changes.is_empty() && printer.is_human_readable() {
+            return printer.print_line("no changes");
+        }
+        let ids: Vec<_> = changes.iter().map(|change| change.change_id.as_str()).collect();
+        printer.print_rows(&changes, &ids, HEADER, changes.iter().map(build_row))
+    }
+}
+
+/// The latest changes, at most `limit`, and the cursor after them.
+async fn fetch(
+    params: &[(&'static str, String)],
+    limit: u32,
+    client: &Client,
+) -> Result<(Vec<ChangeResource>, String), Failure> {
+    let (mut changes, mut first_cursor, mut token) = (Vec::new(), None, String::new());
+    let mut left = limit;
+    loop {
+        let mut query = params.to_vec();
+        query.push(("pageSize", left.min(MAX_PAGE_SIZE).to_string()));
+        if !token.is_empty() {
+            query.push(("pageToken", token));
+        }
+        let page: ChangeList = client.get_with_params(PATH, &query).await?;
+        let cursor = first_cursor.get_or_insert(page.cursor).clone();
+        left = left.saturating_sub(u32::try_from(page.changes.len()).unwrap_or(left));
+        let is_empty = page.changes.is_empty();
+        changes.extend(page.changes);
+        if !page.has_next || left == 0 || is_empty {
+            return Ok((changes, cursor));
+        }
+        token = page.next_page_token;
+    }
+}
+
+fn build_row(change: &ChangeResource) -> Vec<Cell> {
+    cells![
+        format_time(change.time),
+        actor(change),
+        what(change),
+        object(change),
+        &change.request_id,
+        &change.change_id
+    ]
+}
+
+/// Who made a change.
+fn actor(change: &ChangeResource) -> &str {
+    if change.actor.is_empty() { "server" } else { &change.actor }
+}
+
+fn what(change: &ChangeResource) -> String {
+    format!("{} {}", change.operation, change.kind)
+}
+
+fn object(change: &ChangeResource) -> String {
+    if change.object_name.is_empty() {
+        change.object_id.clone()
+    } else {
+        format!("{} ({})", change.object_name, change.object_id)
+    }
+}
