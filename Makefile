@@ -108,7 +108,7 @@ release-check: ## build the packages for amd64 twice, compare their bytes, and b
 	@SHOW=1 $(step) release-check deploy/package/release-check run
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
 
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
@@ -174,6 +174,11 @@ test-race: tools ## 200 nodes race for the slots of an assignment while two serv
 test-upgrade: tools ## migrate 1,000,000 runs with 10,000,000 events while nodes poll and pg_dump reads everything (RUNS=n)
 	@SHOW=1 EVENKEEL_UPGRADE_RUNS=$(or $(RUNS),1000000) \
 	  $(step) test-upgrade cargo test --locked -p evenkeel-tests --test servers -- --nocapture upgrade::
+
+.PHONY: test-watch
+test-watch: tools ## watch 10,000 changes of four writers while the server is killed three times (CHANGES=n, SEED=n)
+	@SHOW=1 EVENKEEL_WATCHED_CHANGES=$(or $(CHANGES),10000) $(if $(SEED),EVENKEEL_WATCH_SEED=$(SEED)) \
+	  $(step) test-watch cargo test --locked -p evenkeel-tests --test servers -- --nocapture watch::
 
 .PHONY: test-fuzz
 test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents and outputs for a minute (SECONDS=n)

@@ -98,7 +98,10 @@ pub struct ChangePath {
         ("Last-Event-ID" = Option<String>, Header, description = "ID of the last event of a stream. It replaces `cursor`."),
     ),
     responses(
-        (status = 200, description = "The changes, newest first.", body = ChangeList),
+        (
+            status = 200, description = "The changes, newest first, or a stream of them.",
+            content((ChangeList = "application/json"), (String = "text/event-stream")),
+        ),
         (
             status = 410, description = "`cursor-expired`: changes after the cursor may be missing.",
             body = evenkeel_api::Problem, content_type = "application/problem+json",

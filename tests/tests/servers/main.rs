@@ -12,3 +12,4 @@ mod rest_tls;
 mod schemathesis;
 mod transcript;
 mod upgrade;
+mod watch;
