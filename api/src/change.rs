@@ -24,7 +24,7 @@ pub struct ChangeResource {
     pub object_id: String,
     /// Name of the object at the time of the change; empty if it has none or the change has no rows.
     pub object_name: String,
-    /// `create`, `update` or `delete`.
+    /// `create`, `update` or `delete`; `record` for an event, such as a refused request.
     pub operation: String,
     /// Row of the database before the change; null for `create`, for changes of the server itself, and
     /// if `rowsOmitted` is true. Secrets are replaced by `(hidden)`.

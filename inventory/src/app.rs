@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::change_feed::ChangeFeed;
+use crate::refusals::RefusalLimiter;
 
 /// Most streams of changes that read the database at the same time. A read takes milliseconds, and
 /// other requests need the connections.
@@ -107,6 +108,7 @@ pub struct AppState {
     /// Limits how many of them read the database at the same time.
     pub watch_reads: Semaphore,
     pub change_feed: ChangeFeed,
+    pub refusals: RefusalLimiter,
 }
 
 impl AppState {
@@ -121,6 +123,7 @@ impl AppState {
             watchers: StreamLimiter::new(settings.max_watchers),
             watch_reads: Semaphore::new(MAX_WATCH_READS),
             change_feed: ChangeFeed::default(),
+            refusals: RefusalLimiter::default(),
             inventory,
         }
     }

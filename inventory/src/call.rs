@@ -4,17 +4,19 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, FromRequestParts, RawPathParams};
+use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath, RawPathParams};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use evenkeel_auth::{Caller, Role};
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
-use evenkeel_kit::Lifecycle;
+use evenkeel_kit::{Lifecycle, chain};
+use evenkeel_store::changes::{self, EventKind};
 use evenkeel_store::{
     Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx,
 };
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::access_log::AccessRecord;
@@ -36,6 +38,8 @@ pub struct Call {
     authorization: Option<String>,
     project: ProjectRef,
     request_id: String,
+    /// Method and route, such as `PUT /v1/projects/{projectName}/pauses/{scope}`.
+    operation: String,
     /// Address of the client, as the PROXY protocol names it if there is a proxy.
     client: Option<IpAddr>,
     hook: AuthenticationHook,
@@ -170,6 +174,7 @@ impl Call {
             Some(tx) if may(tx.tenant()) => Ok(tx),
             Some(tx) if caller.may_read(tx.tenant().uuid()) => {
                 let (project, role) = (self.project_label(), Role::Write(tx.tenant().uuid()));
+                self.record_refusal(tx, caller).await;
                 Err(Problem::missing_role(format!(
                     "you may read in project {project}, not write: the token lacks the role {role}"
                 )))
@@ -177,6 +182,22 @@ impl Call {
             // The same answer for a missing project and a missing role, so that nobody can probe
             // for projects.
             _ => Err(Problem::forbidden("no such project, or no role in it for this")),
+        }
+    }
+
+    /// Records that the caller lacks a role, not more often than once a minute. A failure does not
+    /// change the response.
+    async fn record_refusal(&self, tx: Tx, caller: &Caller) {
+        let Some(not_recorded) = self.app.refusals.count(tx.tenant(), caller.actor_name()) else {
+            return;
+        };
+        let details = json!({ "request": self.operation, "refusalsNotRecorded": not_recorded });
+        let recorded = async {
+            changes::record_event(&tx, EventKind::Refusal, details).await?;
+            tx.commit().await
+        };
+        if let Err(error) = recorded.await {
+            tracing::warn!(error = %chain(&error), "a refused request was not recorded");
         }
     }
 
@@ -232,11 +253,13 @@ impl FromRequestParts<App> for Call {
         if let Some(name) = project.valid_name() {
             access.note_project(name);
         }
+        let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
         Ok(Self {
             app: Arc::clone(app),
             authorization: header_text(&parts.headers, AUTHORIZATION.as_str()),
             project,
             request_id: RequestId::from_extensions(&parts.extensions).to_owned(),
+            operation: format!("{} {}", parts.method, route.unwrap_or_default()),
             client: parts
                 .extensions
                 .get()

@@ -40,6 +40,7 @@ mod policies;
 mod problem;
 mod projects;
 mod providers;
+mod refusals;
 mod regions;
 mod routes;
 mod runs;

@@ -2,6 +2,7 @@
 //! from a position on.
 
 mod cursor;
+mod events;
 mod query;
 mod recorded;
 mod secrets;
@@ -15,6 +16,7 @@ use crate::rows::change::{Column, Entity};
 use crate::tx::Tx;
 
 pub use cursor::{ChangeCursor, InvalidCursor};
+pub use events::{EventKind, record_event};
 pub use query::{
     ChangeFilter, ChangeObject, MAX_OBJECTS, current_cursor, find, has_expired, list, read_after,
 };

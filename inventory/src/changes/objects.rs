@@ -5,7 +5,7 @@ use evenkeel_domain::id::{
     CustomConfigId, HostId, InstanceId, JoinTokenId, LocalAccountId, OsId, PolicyId, ProviderId,
     RegionId, RepeatedScheduleId, RunId, SingleScheduleId, SiteId,
 };
-use evenkeel_store::changes::{ChangeObject, RecordedChange};
+use evenkeel_store::changes::{ChangeObject, EventKind, RecordedChange};
 use serde_json::Value;
 
 /// A kind of objects with an ID, and the kinds of their changes.
@@ -48,7 +48,7 @@ static OBJECT_KINDS: [ObjectKind; 13] = [
 /// The object of what exists once per project, and the scope of the whole project.
 const PROJECT: &str = "project";
 
-const KINDS_OF_PROJECTS: &[&str] = &["project", "project_settings", "os_settings"];
+const KINDS_OF_PROJECTS: &[&str] = &["project", "project_settings", "os_settings", "refusal"];
 
 /// Kinds of changes whose object is a scope.
 static KINDS_BY_SCOPE: [&str; 3] = ["assignment", "pause", "slot"];
@@ -85,7 +85,7 @@ pub fn resource(change: RecordedChange) -> ChangeResource {
         time: change.at,
         object_id: object_id(&change),
         object_name: name.unwrap_or_default().to_owned(),
-        operation: operation(&change.operation).to_owned(),
+        operation: operation(&change).to_owned(),
         actor: change.actor.unwrap_or_default(),
         kind: change.kind,
         before: change.before.filter(Value::is_object),
@@ -119,8 +119,9 @@ fn object_id(change: &RecordedChange) -> String {
 }
 
 /// REST form of an operation.
-fn operation(stored: &str) -> &str {
-    match stored {
+fn operation(change: &RecordedChange) -> &str {
+    match change.operation.as_str() {
+        "insert" if change.kind == EventKind::Refusal.name() => "record",
         "insert" => "create",
         other => other,
     }

@@ -125,6 +125,28 @@ async fn changes_are_filtered_and_read_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_refused_request_of_a_reader_is_recorded_once_a_minute() {
+    let server = TestServer::new().await;
+    let reader = server.client_of(Caller::Reader);
+    for _ in 0..3 {
+        let body = Some(json!({"reason": "no"}));
+        reader.expect_problem("PUT pauses/project", body, 403, json!({})).await;
+    }
+    // A caller without a role in the project cannot write there, not even this.
+    let body = Some(json!({"reason": "no"}));
+    let foreigner = server.client_of(Caller::Foreigner);
+    foreigner.expect_problem("PUT pauses/project", body, 403, json!({})).await;
+    let list = server.get("changes").await;
+    let [refusal] = &list["changes"].as_array().expect("changes")[..] else {
+        panic!("one change: {list}");
+    };
+    assert_eq!((&refusal["kind"], &refusal["operation"]), (&json!("refusal"), &json!("record")));
+    assert_eq!((&refusal["actor"], &refusal["objectId"]), (&json!("reader"), &json!("project")));
+    let route = "PUT /v1/projects/{projectName}/pauses/{scope}";
+    assert_eq!(refusal["after"], json!({"request": route, "refusalsNotRecorded": 0}));
+}
+
+#[tokio::test]
 async fn an_invalid_query_is_refused_and_names_the_parameter() {
     let server = TestServer::new().await;
     pause(&server, "one").await;

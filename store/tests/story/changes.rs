@@ -9,7 +9,7 @@ use evenkeel_domain::join_token::JoinTokenSpec;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_store::changes::{
-    self, ChangeCursor, ChangeFilter, ChangeId, ChangeObject, RecordedChange,
+    self, ChangeCursor, ChangeFilter, ChangeId, ChangeObject, EventKind, RecordedChange,
 };
 use evenkeel_store::log::{self, LogReader};
 use evenkeel_store::testing::audited_tables;
@@ -63,6 +63,23 @@ async fn a_change_names_who_made_it_and_from_where() {
     let other = ChangeId { seq: change.id.seq + 1_000, ..change.id };
     let missing = changes::find(&tx, other).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
+}
+
+#[tokio::test]
+async fn an_event_is_a_change_of_the_user_of_the_transaction() {
+    let (store, tenant) = store_with_project().await;
+    let tx = store.tenant_as(tenant, &actor("alice")).await.expect("a transaction");
+    let details = serde_json::json!({"request": "PUT pauses"});
+    changes::record_event(&tx, EventKind::Refusal, details.clone()).await.expect("recorded");
+    tx.commit().await.expect("committed");
+    let tx = store.snapshot(tenant).await.expect("a snapshot");
+    let found = list(&tx, &ChangeFilter::default()).await;
+    let [event] = &found[..] else {
+        panic!("one change: {found:?}");
+    };
+    assert_eq!((event.kind.as_str(), event.object), ("refusal", 0));
+    assert_eq!((event.actor.as_deref(), &event.after), (Some("alice"), &Some(details)));
+    assert_eq!(event.client_address.as_deref(), Some("192.0.2.7"));
 }
 
 #[tokio::test]

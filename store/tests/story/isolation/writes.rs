@@ -17,6 +17,7 @@ use evenkeel_domain::schedule::ScheduleTarget;
 use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::text::Name;
 use evenkeel_store::assignments::Resumption;
+use evenkeel_store::changes::EventKind;
 use evenkeel_store::hosts::{HostChange, JoinRequest};
 use evenkeel_store::image_series::ImageSeries;
 use evenkeel_store::instances::InstanceChange;
@@ -61,15 +62,19 @@ pub async fn call_write(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult 
     if let Some(done) = write_schedules(name, tx, data).await {
         return Some(done);
     }
-    if let Some(done) = read_positions(name, tx).await {
+    if let Some(done) = use_change_log(name, tx).await {
         return Some(done);
     }
     write_history(name, tx, data).await
 }
 
-/// Positions in the change log. They are no data of a project: they have a result in any scope.
-async fn read_positions(name: &str, tx: &Tx) -> WriteResult {
+/// Events, and positions in the change log. Positions are no data of a project: they have a result in
+/// any scope.
+async fn use_change_log(name: &str, tx: &Tx) -> WriteResult {
     Some(match name {
+        "changes::record_event" => {
+            changes::record_event(tx, EventKind::Refusal, serde_json::json!({})).await
+        }
         "changes::current_cursor" => changes::current_cursor(tx).await.map(|_| ()),
         "changes::has_expired" => {
             let cursor = "c1-0-0-0-0-0".parse().expect("a cursor");
