@@ -45,11 +45,13 @@ pub async fn answer(
 ) -> Result<Response, Problem> {
     let tx = call.snapshot().await?;
     let cursor = match cursor {
-        Some(cursor) if changes::has_expired(&tx, &cursor).await? => {
-            return Err(Problem::cursor_expired());
-        }
-        Some(cursor) => cursor,
         None => changes::current_cursor(&tx).await?,
+        Some(cursor) => {
+            if changes::has_expired(&tx, &cursor).await? {
+                return Err(Problem::cursor_expired());
+            }
+            cursor
+        }
     };
     let project = tx.tenant();
     drop(tx);
