@@ -10,6 +10,9 @@ use super::REQUEST_ID;
 /// Header that names the project in EIM's legacy paths.
 const ACTIVE_PROJECT: HeaderName = HeaderName::from_static("activeprojectid");
 
+/// Header with the cursor of a stream of changes.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
 /// How long a browser may cache the preflight response.
 const PREFLIGHT_MAX_AGE: Duration = Duration::from_hours(1);
 
@@ -22,7 +25,13 @@ pub fn cors_layer(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new()
         .allow_origin(allowed_origins(origins))
         .allow_methods([Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, ACTIVE_PROJECT, REQUEST_ID])
+        .allow_headers([
+            header::AUTHORIZATION,
+            header::CONTENT_TYPE,
+            ACTIVE_PROJECT,
+            LAST_EVENT_ID,
+            REQUEST_ID,
+        ])
         // EIM's web pages use `Date` as their clock.
         .expose_headers([header::DATE, header::RETRY_AFTER, REQUEST_ID])
         .max_age(PREFLIGHT_MAX_AGE);

@@ -149,6 +149,8 @@ async fn a_cursor_of_a_list_continues_with_what_the_list_lacks() {
     register_as(&store, tenant, "alice", 1).await;
     // This transaction has an older id than the next one and ends later.
     let late = store.tenant_as(tenant, &actor("late")).await.expect("a transaction");
+    // On a busy machine, the database would end it otherwise.
+    late.set("idle_in_transaction_session_timeout", "0").await.expect("set");
     hosts::register(&late, &registration(2), NOON).await.expect("a host");
     register_as(&store, tenant, "alice", 3).await;
     let tx = store.snapshot(tenant).await.expect("a snapshot");
@@ -173,6 +175,8 @@ async fn a_change_that_is_committed_late_is_behind_the_end_that_was_read() {
     let (store, tenant) = store_with_project().await;
     let (mut reader, _) = LogReader::open(&store).await.expect("a reader");
     let late = store.tenant_as(tenant, &actor("late")).await.expect("a transaction");
+    // On a busy machine, the database would end it otherwise.
+    late.set("idle_in_transaction_session_timeout", "0").await.expect("set");
     let host = hosts::register(&late, &registration(1), NOON).await.expect("a host");
     let early = register_as(&store, tenant, "alice", 2).await;
     log::send_heartbeat(&store).await.expect("sent");
