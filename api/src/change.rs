@@ -33,7 +33,8 @@ pub struct ChangeResource {
     /// Row of the database after the change; null for `delete`, otherwise as `before`.
     #[schema(value_type = Option<Object>)]
     pub after: Option<Value>,
-    /// Whether a row is left out because it has more than 65,536 bytes.
+    /// Whether a row is left out because it is too long: more than 16,384 bytes in a list or a stream,
+    /// and more than 1,048,576 bytes in a single change.
     pub rows_omitted: bool,
     /// ID of the request that made the change; empty if there was none.
     pub request_id: String,

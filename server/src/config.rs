@@ -196,7 +196,7 @@ pub(crate) struct RestConfig {
     /// waits for the remaining time, but at most for 2 s. Nodes can use the processor meanwhile.
     pub(crate) expensive_list_percentage: u8,
     /// Maximum number of streams of changes that are open at the same time; 0 refuses all. A user may open half of them, a
-    /// project three quarters. Each needs a connection and at most about 400 KB of memory, and is closed if its client
+    /// project three quarters. Each needs a connection and at most about 150 KB of memory, and is closed if its client
     /// reads nothing for 15 s while there are events.
     pub(crate) max_watchers: usize,
 }

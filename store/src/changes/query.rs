@@ -4,7 +4,9 @@ use evenkeel_domain::Time;
 use sea_orm::Value;
 
 use super::cursor::{ChangeCursor, project_mark};
-use super::recorded::{ChangeId, RecordedChange, columns, read_change};
+use super::recorded::{
+    ChangeId, MAX_LISTED_ROW_BYTES, MAX_ROW_BYTES, RecordedChange, columns, read_change,
+};
 use crate::error::StoreError;
 use crate::tx::{Tx, query_all, query_one};
 
@@ -64,7 +66,8 @@ impl SqlText {
 
 /// Selects the changes of the project that match the filter, without an order.
 fn select(tx: &Tx, filter: &ChangeFilter) -> SqlText {
-    let text = format!("SELECT {} FROM change_log c WHERE c.tenant_id = $1", columns());
+    let columns = columns(MAX_LISTED_ROW_BYTES);
+    let text = format!("SELECT {columns} FROM change_log c WHERE c.tenant_id = $1");
     let mut sql = SqlText { text, values: vec![tx.tenant().uuid().into()] };
     // Named even if a certain actor is requested: only then the database uses the index of changes
     // of users.
@@ -163,7 +166,7 @@ fn position(sql: &mut SqlText, cursor: &ChangeCursor) -> (String, String) {
 pub async fn find(tx: &Tx, id: ChangeId) -> Result<RecordedChange, StoreError> {
     let sql = format!(
         "SELECT {} FROM change_log c WHERE c.tenant_id = $1 AND c.xid = $2::bigint::text::xid8 AND c.seq = $3",
-        columns()
+        columns(MAX_ROW_BYTES)
     );
     let values =
         [tx.tenant().uuid().into(), id.xid.cast_signed().into(), id.seq.cast_signed().into()];

@@ -62,16 +62,19 @@ pub struct RecordedChange {
     pub is_cut: bool,
 }
 
-/// Rows longer than this, in bytes as JSON, are left out.
-const MAX_ROW_BYTES: u32 = 65_536;
+/// Longest row of a change that is read alone, in bytes as JSON.
+pub(super) const MAX_ROW_BYTES: u32 = 1_048_576;
 
-/// Columns of `change_log c`, as [`read_change`] reads them.
-pub(super) fn columns() -> String {
+/// Longest row of one of many changes.
+pub(super) const MAX_LISTED_ROW_BYTES: u32 = 16_384;
+
+/// Columns of `change_log c`, as [`read_change`] reads them. Longer rows are left out.
+pub(super) fn columns(max_row_bytes: u32) -> String {
     let row = |name: &str| {
-        format!("CASE WHEN octet_length(c.{name}::text) <= {MAX_ROW_BYTES} THEN c.{name} END")
+        format!("CASE WHEN octet_length(c.{name}::text) <= {max_row_bytes} THEN c.{name} END")
     };
     let is_long =
-        |name: &str| format!("coalesce(octet_length(c.{name}::text) > {MAX_ROW_BYTES}, false)");
+        |name: &str| format!("coalesce(octet_length(c.{name}::text) > {max_row_bytes}, false)");
     format!(
         "c.xid::text::bigint, c.seq, c.at, c.kind, c.id, c.operation, c.scope_level, c.actor, \
          c.request_id, c.client_address, {}, {}, {} OR {}",

@@ -66,6 +66,20 @@ async fn a_change_names_who_made_it_and_from_where() {
 }
 
 #[tokio::test]
+async fn a_long_row_is_read_only_with_its_own_change() {
+    let (store, tenant) = store_with_project().await;
+    let tx = store.tenant_as(tenant, &actor("alice")).await.expect("a transaction");
+    let details = serde_json::json!({"text": "x".repeat(20_000)});
+    changes::record_event(&tx, EventKind::Refusal, details.clone()).await.expect("recorded");
+    tx.commit().await.expect("committed");
+    let tx = store.snapshot(tenant).await.expect("a snapshot");
+    let listed = list(&tx, &ChangeFilter::default()).await.pop().expect("a change");
+    assert_eq!((listed.after, listed.is_cut), (None, true));
+    let found = changes::find(&tx, listed.id).await.expect("found");
+    assert_eq!((found.after, found.is_cut), (Some(details), false));
+}
+
+#[tokio::test]
 async fn an_event_is_a_change_of_the_user_of_the_transaction() {
     let (store, tenant) = store_with_project().await;
     let tx = store.tenant_as(tenant, &actor("alice")).await.expect("a transaction");
