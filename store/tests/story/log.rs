@@ -30,7 +30,7 @@ use crate::fixtures::{NOON, create_project, execute_sql, registration, store_wit
 use crate::isolation::create_everything;
 
 /// Later than all times that a test writes: the log uses the clock of the database.
-const FAR_FUTURE: Time = DateTime::from_timestamp_nanos(4_000_000_000_000_000_000);
+pub(crate) const FAR_FUTURE: Time = DateTime::from_timestamp_nanos(4_000_000_000_000_000_000);
 
 async fn open_reader(store: &Store) -> LogReader {
     LogReader::open(store).await.expect("a reader").0
@@ -73,7 +73,7 @@ fn created_hosts(changes: &[LoggedChange]) -> Vec<HostId> {
 }
 
 /// Seals all changes and removes those that were sealed before a time.
-async fn prune(store: &Store, before: Time, max_changes: u32) -> u64 {
+pub(crate) async fn prune(store: &Store, before: Time, max_changes: u32) -> u64 {
     ChangeSealer::new(store.clone()).pass().await.expect("a pass");
     let tx = store.fleet().await.expect("a transaction");
     let at_once = Some(TimeDelta::zero());
