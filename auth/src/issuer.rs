@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::file::FileError;
 use crate::key_set::{self, KeySet};
+use crate::named_role::{NamedRole, ProjectNames, RoleGrant};
 use crate::provider::{self, BadAddress};
 use crate::roles::{NodeSubject, RoleLimits};
 
@@ -21,6 +22,7 @@ pub struct ExternalIssuer {
     pub(crate) keys: Arc<KeySet>,
     pub(crate) roles: ClaimPath,
     pub(crate) role_limits: RoleLimits,
+    role_mappings: Vec<RoleMapping>,
     /// The first of these claims that a token contains names its node.
     node_claims: Vec<ClaimPath>,
     node_binding: NodeBinding,
@@ -88,6 +90,29 @@ impl ExternalIssuer {
         Self { role_limits, ..self }
     }
 
+    /// The roles of the mappings whose projects do not exist.
+    pub(crate) fn unknown_mapped_roles<'a>(
+        &'a self,
+        names: &'a ProjectNames,
+    ) -> impl Iterator<Item = &'a NamedRole> {
+        self.role_mappings.iter().filter_map(move |mapping| match &mapping.role {
+            RoleGrant::Named(role) => names.find(&role.project).is_none().then_some(role),
+            RoleGrant::Exact(_) => None,
+        })
+    }
+
+    /// Also gives the roles of these mappings, within the limits of the issuer.
+    #[must_use]
+    pub fn with_role_mappings(self, role_mappings: Vec<RoleMapping>) -> Self {
+        Self { role_mappings, ..self }
+    }
+
+    /// The roles that the mappings give for these claims.
+    pub(crate) fn mapped_roles(&self, claims: &Value) -> impl Iterator<Item = &RoleGrant> {
+        let fits = move |mapping: &&RoleMapping| mapping.fits(claims);
+        self.role_mappings.iter().filter(fits).map(|mapping| &mapping.role)
+    }
+
     /// Sets how the tokens of nodes are bound to hosts. By default a subject belongs to the first
     /// host that uses it.
     #[must_use]
@@ -121,6 +146,7 @@ impl ExternalIssuer {
             keys: Arc::new(keys),
             roles: ClaimPath::new(DEFAULT_ROLES_CLAIM),
             role_limits: RoleLimits::default(),
+            role_mappings: Vec::new(),
             node_claims: Vec::from(DEFAULT_NODE_CLAIMS.map(ClaimPath::new)),
             node_binding: NodeBinding::FirstHost,
             key_refresh: None,
@@ -181,6 +207,32 @@ impl NodePattern {
     }
 }
 
+/// Gives a role to the bearers of tokens with a value in a claim, such as the members of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleMapping {
+    claim: ClaimPath,
+    value: String,
+    role: RoleGrant,
+}
+
+impl RoleMapping {
+    /// A mapping of tokens whose claim is `value`, or a list that contains it. The claim is written
+    /// as in [`ExternalIssuer::with_roles_claim`].
+    #[must_use]
+    pub fn new(claim: &str, value: &str, role: RoleGrant) -> Self {
+        Self { claim: ClaimPath::new(claim), value: value.to_owned(), role }
+    }
+
+    fn fits(&self, claims: &Value) -> bool {
+        let is_value = |value: &Value| value.as_str() == Some(self.value.as_str());
+        match claims.pointer(&self.claim.0) {
+            Some(Value::Array(values)) => values.iter().any(is_value),
+            Some(value) => is_value(value),
+            None => false,
+        }
+    }
+}
+
 /// Position of a value in a token's claims, as a JSON pointer (RFC 6901).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimPath(String);
@@ -213,6 +265,35 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_mapping_fits_a_text_or_a_member_of_a_list() {
+        let claims = json!({
+            "groups": ["shops", "banks", 7],
+            "department": "shops",
+            "nested": {"groups": ["shops"]},
+            "number": 7,
+            "none": null,
+        });
+        let role: RoleGrant = "viewer@shops".parse().unwrap();
+        for (claim, value, expected) in [
+            ("groups", "shops", true),
+            ("groups", "shop", false),
+            ("groups", "7", false),
+            ("groups", "Shops", false),
+            ("department", "shops", true),
+            ("department", "", false),
+            ("nested.groups", "shops", true),
+            ("/nested/groups", "shops", true),
+            ("nested", "groups", false),
+            ("number", "7", false),
+            ("none", "", false),
+            ("missing", "", false),
+        ] {
+            let mapping = RoleMapping::new(claim, value, role.clone());
+            assert_eq!(mapping.fits(&claims), expected, "{claim} {value}");
+        }
+    }
 
     #[test]
     fn roles_are_read_from_the_configured_claim() {

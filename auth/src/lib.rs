@@ -10,6 +10,7 @@
 //! | [`refresh`] | refresh tokens of users who have logged in |
 //! | [`users`] | users who log in with a password |
 //! | [`roles`] | what the bearer of a token may do ([`Caller`]) |
+//! | [`named_role`] | roles in projects that are identified by their names ([`NamedRole`]) |
 //! | [`ca`] | the certificate authority and the certificates of the listeners |
 //! | [`node_certificate`] | the certificates of nodes ([`NodeCertificate`]) |
 //! | [`certificate_request`] | what a node sends to get them |
@@ -26,6 +27,7 @@ pub mod issuer;
 pub mod join;
 pub mod key_fingerprint;
 pub mod keys;
+pub mod named_role;
 pub mod node_certificate;
 pub mod provider;
 pub mod refresh;
@@ -41,10 +43,13 @@ mod token_cache;
 pub use ca::{CertificateAuthority, ServerCertificate, ValidityPeriod};
 pub use certificate_request::{BadCertificateRequest, ClientKey, DecryptionKey};
 pub use file::FileError;
-pub use issuer::{BadNodePattern, ExternalIssuer, KeyRefreshIntervals, NodeBinding, NodePattern};
+pub use issuer::{
+    BadNodePattern, ExternalIssuer, KeyRefreshIntervals, NodeBinding, NodePattern, RoleMapping,
+};
 pub use join::{BadJoinToken, JoinToken, SecretHash};
 pub use key_fingerprint::KeyFingerprint;
 pub use keys::{KeyPurpose, Keys};
+pub use named_role::{BadRole, NamedRole, ProjectNames, ProjectRole, RoleGrant};
 pub use node_certificate::{
     BadNodeCertificate, CertificateNotValid, NODE_CERTIFICATE_LIFETIME, NodeCertificate,
 };

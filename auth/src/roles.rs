@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::key_fingerprint::KeyFingerprint;
+use crate::named_role::NamedRole;
 
 /// Role that allows everything in every project, and to create projects.
 pub const ADMINISTRATOR: &str = "evenkeel-admin";
@@ -14,13 +15,19 @@ pub const ADMINISTRATOR: &str = "evenkeel-admin";
 /// Issuer of our tokens, unless the settings name another one.
 pub(crate) const DEFAULT_ISSUER: &str = "urn:evenkeel:issuer";
 
-/// A permission in a token, written as the project's UUID and a suffix.
+/// A permission in a token, written as the project's UUID and a suffix. People and configurations
+/// write roles with the name of the project instead ([`crate::NamedRole`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// `<uuid>_im-r`: read the project.
+    /// `<uuid>_im-r`, a viewer: read the project.
     Read(Uuid),
-    /// `<uuid>_im-rw`: read and write the project.
+    /// `<uuid>_im-rw`, an operator: read and write the project.
     Write(Uuid),
+    /// `<uuid>_approver`: read the project, and approve what waits for an approval.
+    Approve(Uuid),
+    /// `<uuid>_administrator`: read, write and approve in the project, and manage its users and
+    /// tokens.
+    Manage(Uuid),
     /// `<uuid>_en-agent-rw`: act as a node of the project.
     Node(Uuid),
     /// `evenkeel-admin`: everything in every project.
@@ -38,6 +45,8 @@ impl Role {
         let role = match kind {
             "im-r" => Self::Read,
             "im-rw" => Self::Write,
+            "approver" => Self::Approve,
+            "administrator" => Self::Manage,
             "en-agent-rw" => Self::Node,
             _ => return None,
         };
@@ -47,20 +56,52 @@ impl Role {
         }
         project.parse().ok().map(role)
     }
+
+    /// The project of the role; none for a role in all projects.
+    #[must_use]
+    pub const fn project(self) -> Option<Uuid> {
+        match self {
+            Self::Read(project)
+            | Self::Write(project)
+            | Self::Approve(project)
+            | Self::Manage(project)
+            | Self::Node(project) => Some(project),
+            Self::Administrator => None,
+        }
+    }
 }
 
 /// A role without its project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoleKind {
-    /// Read a project.
+    /// Read a project. Also written `viewer`.
+    #[serde(alias = "viewer")]
     Read,
-    /// Read and write a project.
+    /// Read and write a project. Also written `operator`.
+    #[serde(alias = "operator")]
     Write,
+    /// Read a project, and approve in it.
+    Approver,
+    /// Everything in a project, including its users and tokens.
+    Administrator,
     /// Act as a node of a project.
     Node,
     /// Everything in every project.
     Admin,
+}
+
+impl From<Role> for RoleKind {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Read(_) => Self::Read,
+            Role::Write(_) => Self::Write,
+            Role::Approve(_) => Self::Approver,
+            Role::Manage(_) => Self::Administrator,
+            Role::Node(_) => Self::Node,
+            Role::Administrator => Self::Admin,
+        }
+    }
 }
 
 /// The roles that an external issuer may give. Its tokens have no other roles here.
@@ -74,7 +115,9 @@ pub struct RoleLimits {
 
 impl Default for RoleLimits {
     fn default() -> Self {
-        Self { kinds: vec![RoleKind::Read, RoleKind::Write, RoleKind::Node], projects: None }
+        // Administrators create users and tokens that outlive their account at the issuer.
+        let kinds = vec![RoleKind::Read, RoleKind::Write, RoleKind::Approver, RoleKind::Node];
+        Self { kinds, projects: None }
     }
 }
 
@@ -82,16 +125,10 @@ impl RoleLimits {
     /// Whether the issuer may give the role.
     #[must_use]
     pub fn allow(&self, role: Role) -> bool {
-        let (kind, project) = match role {
-            Role::Read(project) => (RoleKind::Read, Some(project)),
-            Role::Write(project) => (RoleKind::Write, Some(project)),
-            Role::Node(project) => (RoleKind::Node, Some(project)),
-            Role::Administrator => (RoleKind::Admin, None),
-        };
         let is_limited = |project: Uuid| {
             self.projects.as_ref().is_some_and(|allowed| !allowed.contains(&project))
         };
-        self.kinds.contains(&kind) && !project.is_some_and(is_limited)
+        self.kinds.contains(&role.into()) && !role.project().is_some_and(is_limited)
     }
 }
 
@@ -112,6 +149,8 @@ impl std::fmt::Display for Role {
         match self {
             Self::Read(project) => write!(f, "{project}_im-r"),
             Self::Write(project) => write!(f, "{project}_im-rw"),
+            Self::Approve(project) => write!(f, "{project}_approver"),
+            Self::Manage(project) => write!(f, "{project}_administrator"),
             Self::Node(project) => write!(f, "{project}_en-agent-rw"),
             Self::Administrator => f.write_str(ADMINISTRATOR),
         }
@@ -143,6 +182,11 @@ pub struct Caller {
     pub issued_at: Option<DateTime<Utc>>,
     /// The node that the token belongs to, if an external issuer gave it the role of a node.
     pub node_subject: Option<NodeSubject>,
+    /// Roles in projects that the token names. [`crate::Authority`] adds those of existing projects
+    /// to `roles` for each request, because a project may be created or deleted meanwhile.
+    pub named_roles: Box<[NamedRole]>,
+    /// Name of the token, if it is one for automation. Then the subject is the user who created it.
+    pub token_name: Option<Box<str>>,
 }
 
 impl Caller {
@@ -161,30 +205,67 @@ impl Caller {
             token_id: None,
             issued_at: None,
             node_subject: None,
+            named_roles: Box::default(),
+            token_name: None,
         }
     }
 
     /// Name of the caller for the change log. Two issuers may have users of the same name, so it
-    /// contains the issuer, unless we are the issuer.
+    /// contains the issuer, unless we are the issuer. A token for automation is named as well.
     #[must_use]
     pub fn actor_name(&self) -> String {
-        if self.issued_by_us {
-            self.subject.clone()
-        } else {
-            format!("{} ({})", self.subject, self.issuer)
+        match &self.token_name {
+            Some(token) => format!("{} (token {token})", self.subject),
+            None if self.issued_by_us => self.subject.clone(),
+            None => format!("{} ({})", self.subject, self.issuer),
         }
     }
 
     /// Whether the caller may read `project`.
     #[must_use]
     pub fn may_read(&self, project: Uuid) -> bool {
-        self.may_write(project) || self.roles.contains(&Role::Read(project))
+        self.may_approve(project)
+            || self.may_write(project)
+            || self.roles.contains(&Role::Read(project))
     }
 
     /// Whether the caller may change `project`.
     #[must_use]
     pub fn may_write(&self, project: Uuid) -> bool {
-        self.roles.contains(&Role::Write(project)) || self.may_administrate()
+        self.roles.contains(&Role::Write(project)) || self.may_manage(project)
+    }
+
+    /// Whether the caller may approve in `project`. An operator may not, so that the person who
+    /// requests a change does not approve it.
+    #[must_use]
+    pub fn may_approve(&self, project: Uuid) -> bool {
+        self.roles.contains(&Role::Approve(project)) || self.may_manage(project)
+    }
+
+    /// Whether the caller may manage the users and tokens of `project`.
+    #[must_use]
+    pub fn may_manage(&self, project: Uuid) -> bool {
+        self.roles.contains(&Role::Manage(project)) || self.may_administrate()
+    }
+
+    /// Whether the caller may manage the users and tokens of any project.
+    #[must_use]
+    pub fn may_manage_any(&self) -> bool {
+        self.roles.iter().any(|role| matches!(role, Role::Manage(_) | Role::Administrator))
+    }
+
+    /// Whether the caller may give the role to somebody else: it manages the project of the role,
+    /// which includes every role of people in it. The role of a node is given by enrolling only.
+    #[must_use]
+    pub fn may_give(&self, role: Role) -> bool {
+        match role {
+            Role::Node(_) => false,
+            Role::Administrator => self.may_administrate(),
+            Role::Read(project)
+            | Role::Write(project)
+            | Role::Approve(project)
+            | Role::Manage(project) => self.may_manage(project),
+        }
     }
 
     /// Whether the caller may read any project.
@@ -197,7 +278,8 @@ impl Caller {
     /// Whether the caller may change any project.
     #[must_use]
     pub fn may_write_any(&self) -> bool {
-        let writes = |role: &Role| matches!(role, Role::Write(_) | Role::Administrator);
+        let writes =
+            |role: &Role| matches!(role, Role::Write(_) | Role::Manage(_) | Role::Administrator);
         self.roles.iter().any(writes)
     }
 
@@ -226,7 +308,10 @@ impl Caller {
             .roles
             .iter()
             .filter_map(|role| match role {
-                Role::Read(project) | Role::Write(project) => Some(*project),
+                Role::Read(project)
+                | Role::Write(project)
+                | Role::Approve(project)
+                | Role::Manage(project) => Some(*project),
                 Role::Node(_) | Role::Administrator => None,
             })
             .collect();
@@ -273,10 +358,77 @@ mod tests {
     }
 
     #[test]
+    fn an_issuer_makes_no_administrators_by_default() {
+        let limits = RoleLimits::default();
+        assert!(limits.allow(Role::Approve(ONE)));
+        assert!(!limits.allow(Role::Manage(ONE)) && !limits.allow(Role::Administrator));
+    }
+
+    #[test]
+    fn a_token_for_automation_is_an_actor_of_its_own() {
+        let token = Caller { token_name: Some("nightly".into()), ..caller(&[]) };
+        assert_eq!(token.actor_name(), "somebody (token nightly)");
+    }
+
+    #[test]
     fn a_role_is_written_as_it_is_read() {
-        for role in [Role::Read(ONE), Role::Write(ONE), Role::Node(TWO), Role::Administrator] {
+        for role in [
+            Role::Read(ONE),
+            Role::Write(ONE),
+            Role::Approve(ONE),
+            Role::Manage(ONE),
+            Role::Node(TWO),
+            Role::Administrator,
+        ] {
             assert_eq!(Role::parse(&role.to_string()), Some(role));
         }
+    }
+
+    /// Each role with what it allows in its project: read, write, approve, manage.
+    #[test]
+    fn each_role_allows_its_part() {
+        for (role, expected) in [
+            (Role::Read(ONE), [true, false, false, false]),
+            (Role::Write(ONE), [true, true, false, false]),
+            (Role::Approve(ONE), [true, false, true, false]),
+            (Role::Manage(ONE), [true, true, true, true]),
+            (Role::Node(ONE), [false; 4]),
+            (Role::Administrator, [true; 4]),
+        ] {
+            let caller = caller(&[&role.to_string()]);
+            let allowed = |project| {
+                [
+                    caller.may_read(project),
+                    caller.may_write(project),
+                    caller.may_approve(project),
+                    caller.may_manage(project),
+                ]
+            };
+            assert_eq!(allowed(ONE), expected, "{role}");
+            let elsewhere = [role == Role::Administrator; 4];
+            assert_eq!(allowed(TWO), elsewhere, "{role} in another project");
+            let any = [caller.may_read_any(), caller.may_write_any(), caller.may_manage_any()];
+            assert_eq!(any, [expected[0], expected[1], expected[3]], "{role} in any project");
+        }
+    }
+
+    #[test]
+    fn only_administrators_give_roles_and_only_in_their_projects() {
+        let of_people = |project| {
+            [Role::Read, Role::Write, Role::Approve, Role::Manage].map(|role| role(project))
+        };
+        let manager = caller(&[&Role::Manage(ONE).to_string()]);
+        assert!(of_people(ONE).into_iter().all(|role| manager.may_give(role)));
+        assert!(!of_people(TWO).into_iter().any(|role| manager.may_give(role)));
+        assert!(!manager.may_give(Role::Administrator) && !manager.may_give(Role::Node(ONE)));
+        for role in [Role::Read(ONE), Role::Write(ONE), Role::Approve(ONE), Role::Node(ONE)] {
+            let caller = caller(&[&role.to_string()]);
+            assert!(!of_people(ONE).into_iter().any(|role| caller.may_give(role)), "{role}");
+        }
+        let administrator = caller(&[ADMINISTRATOR]);
+        assert!(administrator.may_give(Role::Administrator));
+        assert!(administrator.may_give(Role::Manage(TWO)));
+        assert!(!administrator.may_give(Role::Node(ONE)));
     }
 
     #[test]
@@ -295,6 +447,8 @@ mod tests {
             "urn:uuid:01900000-0000-7000-8000-000000000001_im-rw",
             "01900000-0000-7000-8000-000000000001_im-rwx",
             "01900000-0000-7000-8000-000000000001_im-rw_im-r",
+            "01900000-0000-7000-8000-000000000001_viewer",
+            "administrator@shops",
             " 01900000-0000-7000-8000-000000000001_im-rw",
         ] {
             assert_eq!(Role::parse(text), None, "{text:?}");

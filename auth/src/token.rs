@@ -1,9 +1,11 @@
 //! Issues and verifies tokens: JSON Web Tokens signed with a key pair.
 
 mod issue;
+mod roles;
 mod validity;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use chrono::{DateTime, Utc};
 use jsonwebtoken::errors::ErrorKind;
@@ -19,6 +21,7 @@ use crate::issuer::ExternalIssuer;
 use crate::key_fingerprint::KeyFingerprint;
 use crate::key_set::KeySet;
 use crate::keys::{KeyPurpose, Keys, VerificationKey};
+use crate::named_role::{NamedRole, ProjectNames};
 use crate::revocations::Revocations;
 use crate::roles::{Caller, DEFAULT_ISSUER, Role};
 use crate::token_cache::VerifiedTokenCache;
@@ -38,7 +41,7 @@ pub struct Settings {
     /// Audience of the tokens that this server issues: the claim `aud`.
     pub audience: String,
     /// Approximate number of verified tokens that are cached, so that a token is not verified again
-    /// for each request. Each takes about 350 bytes.
+    /// for each request. Each takes about 400 bytes.
     pub max_cached_tokens: usize,
 }
 
@@ -117,6 +120,10 @@ pub struct Authority {
     node_keys: Vec<VerificationKey>,
     verified_tokens: VerifiedTokenCache,
     revocations: RwLock<Revocations>,
+    /// The existing projects, for roles that name their project.
+    project_names: RwLock<Arc<ProjectNames>>,
+    /// Roles of mappings in projects that do not exist, which were logged.
+    warned_roles: Mutex<HashSet<NamedRole>>,
     /// Caller of every request, if authentication is disabled.
     anonymous: Option<Arc<Caller>>,
 }
@@ -173,6 +180,8 @@ impl Authority {
             issuers: vec![ourselves],
             verified_tokens,
             revocations: RwLock::default(),
+            project_names: RwLock::default(),
+            warned_roles: Mutex::default(),
             anonymous: None,
         }
     }
@@ -238,7 +247,7 @@ impl Authority {
         let digest = Sha256::digest(bearer.as_bytes()).into();
         if let Some(caller) = self.verified_tokens.get(&digest) {
             return match self.check_accepted(&caller, now) {
-                Ok(()) => Ok(caller),
+                Ok(()) => Ok(self.with_named_roles(caller)),
                 Err(error) => {
                     self.verified_tokens.remove(&digest);
                     Err(error)
@@ -249,7 +258,7 @@ impl Authority {
         let caller = Arc::new(self.verify_signed(bearer)?);
         self.check_accepted(&caller, now)?;
         self.verified_tokens.insert(digest, Arc::clone(&caller), generation);
-        Ok(caller)
+        Ok(self.with_named_roles(caller))
     }
 
     /// Checks what may change after a token was verified.
@@ -281,7 +290,7 @@ impl Authority {
         if is_not_access_token(&claims.typ) {
             return Err(AuthError::WrongKind);
         }
-        let roles = read_roles(issuer, purpose, &all)?;
+        let (roles, named_roles) = roles::read_roles(issuer, purpose, &all)?;
         let is_node = roles.iter().any(|role| matches!(role, Role::Node(_)));
         if purpose == Some(KeyPurpose::Nodes) && !is_node {
             return Err(AuthError::WrongPurpose);
@@ -293,6 +302,8 @@ impl Authority {
         };
         let node_key = all.get("node_key").and_then(Value::as_str);
         let node_key = node_key.filter(|_| purpose == Some(KeyPurpose::Nodes));
+        let token_name = all.get("token_name").and_then(Value::as_str);
+        let token_name = token_name.filter(|_| purpose == Some(KeyPurpose::Operators));
         let mut subject = claims.sub;
         if subject.is_empty()
             && let Some(client) = all.get("azp").and_then(Value::as_str)
@@ -311,6 +322,8 @@ impl Authority {
             token_id: claims.jti.as_str().and_then(|id| id.parse().ok()),
             issued_at: claims.iat.map(parse_time).transpose()?,
             node_subject,
+            named_roles,
+            token_name: token_name.map(Into::into),
         })
     }
 
@@ -371,29 +384,6 @@ impl Authority {
     pub(crate) fn clear_verified_tokens(&self) {
         self.verified_tokens.clear();
     }
-}
-
-/// The roles in the claims of a token that its issuer may give. One of our own keys gives only the
-/// roles of its purpose.
-fn read_roles(
-    issuer: &ExternalIssuer,
-    purpose: Option<KeyPurpose>,
-    claims: &Value,
-) -> Result<Vec<Role>, AuthError> {
-    let may_give = |role: Role| match purpose {
-        Some(KeyPurpose::Nodes) => matches!(role, Role::Node(_)),
-        Some(KeyPurpose::Operators) => !matches!(role, Role::Node(_)),
-        None => issuer.role_limits.allow(role),
-    };
-    let names = issuer.roles.read_roles(claims).ok_or(INVALID_TOKEN_JSON)?;
-    let mut roles: Vec<Role> = Vec::new();
-    for role in names.into_iter().filter_map(Role::parse) {
-        if may_give(role) && !roles.contains(&role) {
-            roles.push(role);
-        }
-    }
-    roles.shrink_to_fit();
-    Ok(roles)
 }
 
 fn parse_header(token: &str) -> Result<Header, AuthError> {

@@ -10,7 +10,7 @@ use evenkeel_kit::Secret;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::roles::Role;
+use crate::named_role::{BadRole, RoleGrant};
 
 /// Longest user name, in bytes.
 const MAX_NAME_BYTES: usize = 128;
@@ -73,8 +73,8 @@ pub enum BadPassword {
 pub struct User {
     /// Name to log in with.
     pub name: String,
-    /// What the user may do.
-    pub roles: Vec<Role>,
+    /// What the user may do. Roles may name their project, which need not exist.
+    pub roles: Vec<RoleGrant>,
     hash: PasswordHash,
 }
 
@@ -202,14 +202,7 @@ fn parse_user(entry: &UserEntry) -> Result<User, BadUser> {
     }
     let mut roles = Vec::new();
     for text in &entry.roles {
-        match Role::parse(text) {
-            Some(Role::Node(_)) => return Err(bad("a person cannot speak as a node")),
-            Some(role) => roles.push(role),
-            None => {
-                let forms = "<project uuid>_im-r, <project uuid>_im-rw or evenkeel-admin";
-                return Err(bad(&format!("{text:?} is not a role: it must be {forms}")));
-            }
-        }
+        roles.push(text.parse().map_err(|error: BadRole| bad(&error.to_string()))?);
     }
     let hash = entry.password_hash.as_ref().ok_or_else(|| bad("password_hash is missing"))?;
     let hash = PasswordHash::new(hash.reveal());
@@ -245,6 +238,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::roles::Role;
 
     const PROJECT: Uuid = Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001);
 
@@ -276,9 +270,10 @@ mod tests {
             let user = users.log_in(name, &Secret::new(password));
             user.map(|user| user.roles.clone())
         };
-        let both = vec![Role::Write(PROJECT), Role::Administrator];
+        let writer = RoleGrant::Exact(Role::Write(PROJECT));
+        let both = vec![writer.clone(), RoleGrant::Exact(Role::Administrator)];
         assert_eq!(log_in("alice", "open sesame"), Some(both));
-        assert_eq!(log_in("bob", "barley"), Some(vec![Role::Write(PROJECT)]));
+        assert_eq!(log_in("bob", "barley"), Some(vec![writer]));
         for (name, password) in [
             ("alice", "barley"),
             ("alice", ""),
@@ -291,6 +286,15 @@ mod tests {
         assert_eq!(users.count(), 2);
         let debug_text = format!("{users:?}");
         assert!(!debug_text.contains("argon2"), "{debug_text}");
+    }
+
+    #[test]
+    fn a_user_has_roles_in_projects_by_name() {
+        let hash = cheap_hash("x");
+        let users = users(vec![entry("alice", &hash, &["operator@shops", "viewer@banks"])]);
+        let roles = &users.find("alice").unwrap().roles;
+        let texts: Vec<_> = roles.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["operator@shops", "viewer@banks"]);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{
     AuthError, Authority, ExternalIssuer, IssuedToken, KeyFingerprint, KeyPurpose, Keys,
-    NodeSubject, Revocations, RevokedSubject, Role, RoleKind, RoleLimits, Settings,
+    NodeSubject, ProjectNames, Revocations, RevokedSubject, Role, RoleKind, RoleLimits,
+    RoleMapping, Settings,
 };
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use proptest::prelude::*;
@@ -412,6 +413,77 @@ fn an_outside_issuer_is_limited_to_its_roles_and_projects() {
         assert_eq!(caller.roles, expected);
         assert_eq!(caller.actor_name(), "somebody (https://login.example)");
     }
+}
+
+/// A mapping of the members of the group `it`.
+fn group_mapping(role: &str) -> RoleMapping {
+    RoleMapping::new("groups", "it", role.parse().unwrap())
+}
+
+#[test]
+fn an_outside_issuer_gives_roles_by_the_names_of_projects() {
+    let outside = TokenFixture::new();
+    let jwks = outside.folder.path().join("jwks.json");
+    fs::write(&jwks, outside.authority.jwks().to_string()).unwrap();
+    let mut claims = with_claim("iss", json!("https://login.example"));
+    claims["realm_access"] = json!({"roles": ["viewer@shops", "administrator@shops", "offline"]});
+    claims["groups"] = json!(["it", "staff"]);
+    let token = outside.sign(&claims);
+    let issuer = ExternalIssuer::open("https://login.example", None, &jwks).unwrap();
+    let mappings = ["approver@shops", "operator@banks", "evenkeel-admin"].map(group_mapping);
+    let issuer = issuer.with_role_mappings(mappings.into());
+    let authority = TokenFixture::new().authority.accept(issuer);
+    let roles = || authority.verify(&token, NOON).unwrap().roles.clone();
+    let other = Uuid::from_u128(9);
+    assert!(roles().is_empty(), "no project exists");
+    let set_names = |projects: &[(&str, Uuid)]| {
+        let projects = projects.iter().map(|(name, id)| ((*name).to_owned(), *id));
+        authority.set_project_names(projects.collect::<ProjectNames>());
+    };
+    // The roles of administrators exceed what an issuer may give unless it is allowed.
+    set_names(&[("shops", PROJECT)]);
+    assert_eq!(roles(), [Role::Read(PROJECT), Role::Approve(PROJECT)]);
+    // The token is cached now; the projects count nevertheless.
+    set_names(&[("banks", PROJECT)]);
+    assert_eq!(roles(), [Role::Write(PROJECT)]);
+    set_names(&[("shops", other)]);
+    assert_eq!(roles(), [Role::Read(other), Role::Approve(other)]);
+    set_names(&[]);
+    assert!(roles().is_empty());
+}
+
+#[test]
+fn a_mapping_gives_no_role_beyond_the_limits_of_its_issuer() {
+    let outside = TokenFixture::new();
+    let jwks = outside.folder.path().join("jwks.json");
+    fs::write(&jwks, outside.authority.jwks().to_string()).unwrap();
+    let mut claims = with_claim("iss", json!("https://login.example"));
+    claims["groups"] = json!("it");
+    claims["realm_access"] = json!({"roles": []});
+    let token = outside.sign(&claims);
+    let limits = RoleLimits {
+        kinds: vec![RoleKind::Read, RoleKind::Administrator],
+        projects: Some(vec![PROJECT]),
+    };
+    let issuer = ExternalIssuer::open("https://login.example", None, &jwks).unwrap();
+    let roles = ["administrator@shops", "operator@shops", "viewer@banks", "evenkeel-admin"];
+    let issuer =
+        issuer.with_role_limits(limits).with_role_mappings(roles.map(group_mapping).into());
+    let authority = TokenFixture::new().authority.accept(issuer);
+    let names = [("shops".to_owned(), PROJECT), ("banks".to_owned(), Uuid::from_u128(9))];
+    authority.set_project_names(names.into_iter().collect());
+    let caller = authority.verify(&token, NOON).unwrap();
+    assert_eq!(caller.roles, [Role::Manage(PROJECT)]);
+}
+
+/// Only their UUIDs are in our own tokens, so that a new project of an old name has new roles.
+#[test]
+fn our_own_tokens_name_no_projects() {
+    let fixture = TokenFixture::new();
+    let names = [("shops".to_owned(), PROJECT)];
+    fixture.authority.set_project_names(names.into_iter().collect());
+    let token = fixture.sign(&with_claim("realm_access", json!({"roles": ["viewer@shops"]})));
+    assert!(fixture.authority.verify(&token, NOON).unwrap().roles.is_empty());
 }
 
 #[test]

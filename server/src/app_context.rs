@@ -124,7 +124,11 @@ pub(crate) fn open_issuer(config: &IssuerConfig) -> anyhow::Result<ExternalIssue
         None => outside,
     };
     let binding = config.node_binding().map_err(anyhow::Error::msg)?;
-    let outside = outside.with_role_limits(config.role_limits()).with_node_binding(binding);
+    let mappings = config.role_mappings().map_err(anyhow::Error::msg)?;
+    let outside = outside
+        .with_role_limits(config.role_limits())
+        .with_role_mappings(mappings)
+        .with_node_binding(binding);
     Ok(match &config.node_claim {
         Some(claim) => outside.with_node_claim(claim),
         None => outside,

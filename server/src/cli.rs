@@ -158,10 +158,16 @@ pub(crate) enum TokenCommand {
 #[derive(Debug, Args)]
 pub(crate) struct OperatorTokenArgs {
     /// Project, by name or UUID. Not needed for the role admin.
-    #[arg(long, required_if_eq_any([("role", "read"), ("role", "write")]), value_name = "NAME|UUID")]
+    #[arg(
+        long,
+        required_if_eq_any([
+            ("role", "viewer"), ("role", "operator"), ("role", "approver"), ("role", "administrator"),
+        ]),
+        value_name = "NAME|UUID",
+    )]
     pub(crate) project: Option<String>,
-    /// Role of the token.
-    #[arg(long, value_enum, default_value_t = OperatorRole::Write)]
+    /// Role of the token. `read` and `write` are other names of `viewer` and `operator`.
+    #[arg(long, value_enum, default_value_t = OperatorRole::Operator)]
     pub(crate) role: OperatorRole,
     /// Lifetime of the token, for example 12h or 30days.
     #[arg(long, default_value = "12h", value_parser = humantime::parse_duration)]
@@ -174,9 +180,15 @@ pub(crate) struct OperatorTokenArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OperatorRole {
     /// Read the resources of the project.
-    Read,
+    #[value(alias = "read")]
+    Viewer,
     /// Read and write the resources of the project.
-    Write,
+    #[value(alias = "write")]
+    Operator,
+    /// Read the resources of the project, and approve in it.
+    Approver,
+    /// Full access to the project, including its users and tokens.
+    Administrator,
     /// Full access to all projects; can create projects.
     Admin,
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use chrono::TimeDelta;
-use evenkeel_auth::{Authority, IssuedToken, Revocations, RevokedSubject, Role};
+use evenkeel_auth::{Authority, IssuedToken, ProjectNames, Revocations, RevokedSubject, Role};
 use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
-use evenkeel_store::{FleetTx, Store, StoreError};
+use evenkeel_store::{FleetTx, Store, StoreError, projects};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +17,10 @@ use crate::app_context::AppContext;
 
 /// How often each process reads the revoked tokens. A revocation takes effect within a second.
 const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often each process that accepts tokens of other issuers reads the names of projects. A role in
+/// a new project takes effect after this time.
+const PROJECT_NAMES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Issues a token and records it. The transaction must be committed before the token is shown. The token
 /// is issued by the time of the database, like revocations: a process whose clock is ahead would issue a
@@ -69,17 +73,52 @@ pub(crate) fn spawn_revocation_watch(context: &AppContext, life: &Lifecycle) {
             let (store, authority) = (store.clone(), Arc::clone(&authority));
             async move { load_revocations(&store, &authority).await }
         };
-        read_at_interval(&stopping, read).await;
+        read_at_interval(&stopping, REVOCATION_CHECK_INTERVAL, read).await;
+        Ok(())
+    });
+}
+
+/// Reads the names of the projects, which roles of other issuers may contain.
+pub(crate) async fn load_project_names(
+    store: &Store,
+    authority: &Authority,
+) -> Result<(), StoreError> {
+    let tx = store.fleet().await?;
+    let projects = projects::list(&tx).await?;
+    let names = projects.into_iter().map(|project| (project.name.to_string(), project.id.uuid()));
+    authority.set_project_names(names.collect::<ProjectNames>());
+    Ok(())
+}
+
+/// Reads the names of the projects at an interval, if tokens of other issuers are accepted.
+pub(crate) fn spawn_project_names_watch(context: &AppContext, life: &Lifecycle) {
+    if !context.authority.has_external_issuers() {
+        return;
+    }
+    let (store, authority) = (context.store.clone(), Arc::clone(&context.authority));
+    let stopping = life.stopping();
+    life.spawn("names of projects", async move {
+        let read = || {
+            let (store, authority) = (store.clone(), Arc::clone(&authority));
+            async move {
+                let loaded = load_project_names(&store, &authority).await;
+                if loaded.is_ok() {
+                    authority.warn_of_unknown_projects();
+                }
+                loaded
+            }
+        };
+        read_at_interval(&stopping, PROJECT_NAMES_INTERVAL, read).await;
         Ok(())
     });
 }
 
 /// Reads until the process stops. The first read is at once.
-async fn read_at_interval<F>(stopping: &CancellationToken, read: impl Fn() -> F)
+async fn read_at_interval<F>(stopping: &CancellationToken, interval: Duration, read: impl Fn() -> F)
 where
     F: Future<Output = Result<(), StoreError>>,
 {
-    let mut ticks = tokio::time::interval(REVOCATION_CHECK_INTERVAL);
+    let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_failing = false;
     loop {
@@ -92,7 +131,7 @@ where
             // Others log that the database cannot be reached.
             Err(StoreError::Unreachable(_)) | Ok(()) => {}
             Err(error) if !is_failing => {
-                tracing::warn!(error = %chain(error), "the revoked tokens cannot be read; retrying");
+                tracing::warn!(error = %chain(error), "the revoked tokens or the names of projects cannot be read; retrying");
             }
             Err(_) => {}
         }
@@ -117,7 +156,7 @@ mod tests {
                 std::future::ready(if fails { Err(missing) } else { Ok(()) })
             };
             let stopping = CancellationToken::new();
-            let reading = read_at_interval(&stopping, read);
+            let reading = read_at_interval(&stopping, REVOCATION_CHECK_INTERVAL, read);
             let ended = tokio::time::timeout(Duration::from_secs(10), reading).await;
             assert!(ended.is_err(), "it reads until the process stops");
             assert!(reads.get() >= 20, "{} reads in 10 seconds, failing: {fails}", reads.get());
@@ -131,6 +170,6 @@ mod tests {
             stopping.cancel();
             std::future::ready(Ok(()))
         };
-        read_at_interval(&stopping, read).await;
+        read_at_interval(&stopping, REVOCATION_CHECK_INTERVAL, read).await;
     }
 }

@@ -5,6 +5,7 @@
 //! verify tokens.
 
 mod attempts;
+mod user_roles;
 pub(crate) mod user_store;
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Json, Router};
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, IssueError, RefreshToken, User};
+use evenkeel_auth::{Authority, IssueError, RefreshToken, Role, User};
 use evenkeel_kit::{Clock, Secret, chain};
 use evenkeel_store::logins::{self, LoginRefresh};
 use evenkeel_store::{ConnectionShare, Store, StoreError};
@@ -33,6 +34,7 @@ use uuid::Uuid;
 use crate::config::{LoginConfig, is_origin};
 use crate::listen::Peer;
 use attempts::LoginAttempts;
+use user_roles::resolve_roles;
 use user_store::UserStore;
 
 /// Maximum size of a request body in bytes.
@@ -285,8 +287,8 @@ impl Realm {
             login: Uuid::new_v4(),
             generation: 0,
         };
-        let (now, expires_at) = self.begin_login(&refresh).await?;
-        self.token_response(&user, &refresh, expires_at, now)
+        let (roles, now, expires_at) = self.begin_login(&refresh, &user).await?;
+        self.token_response(&roles, &refresh, expires_at, now)
     }
 
     /// The database, for logins of this user.
@@ -294,12 +296,13 @@ impl Realm {
         self.store.with_share(ConnectionShare::Logins, Some(user))
     }
 
-    /// Records a login. Returns when its tokens are issued and when its refresh tokens expire, by the
-    /// time of the database.
+    /// Records a login. Returns the roles of its tokens, when they are issued and when its refresh
+    /// tokens expire, by the time of the database.
     async fn begin_login(
         &self,
         refresh: &RefreshToken,
-    ) -> Result<(DateTime<Utc>, DateTime<Utc>), TokenError> {
+        user: &User,
+    ) -> Result<(Vec<Role>, DateTime<Utc>, DateTime<Utc>), TokenError> {
         let begun = self.store_for(&refresh.subject).fleet().await;
         let tx = begun.map_err(|error| store_error(&error))?;
         let now = tx.database_time();
@@ -307,30 +310,34 @@ impl Realm {
         let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
         let recorded = logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await;
         recorded.map_err(|error| store_error(&error))?;
+        let roles = resolve_roles(&tx, user).await.map_err(|error| store_error(&error))?;
         tx.commit().await.map_err(|error| store_error(&error))?;
-        Ok((now, expires_at))
+        Ok((roles, now, expires_at))
     }
 
     /// Replaces a refresh token by the next one of its login, unless its client keeps the first one.
-    /// Returns also when the next tokens are issued, by the time of the database.
+    /// Returns also the roles of the next tokens, and when they are issued, by the time of the
+    /// database.
     async fn refresh_login(
         &self,
         refresh: &RefreshToken,
-    ) -> Result<(LoginRefresh, DateTime<Utc>), StoreError> {
+        user: &User,
+    ) -> Result<(LoginRefresh, Vec<Role>, DateTime<Utc>), StoreError> {
         let tx = self.store_for(&refresh.subject).fleet().await?;
         // By the clock of the process, a token that is only sent again could seem stolen.
         let now = tx.database_time();
+        let roles = resolve_roles(&tx, user).await?;
         if self.reusable_token_clients.contains(&refresh.client) {
             let refreshed = if logins::is_open(&tx, refresh.login, now).await? {
                 LoginRefresh::Continued(refresh.generation)
             } else {
                 LoginRefresh::Ended
             };
-            return Ok((refreshed, now));
+            return Ok((refreshed, roles, now));
         }
         let refreshed = logins::refresh(&tx, refresh.login, refresh.generation, now).await?;
         tx.commit().await?;
-        Ok((refreshed, now))
+        Ok((refreshed, roles, now))
     }
 
     /// Returns the user if the password is correct. Runs on a blocking thread; the number of
@@ -368,12 +375,12 @@ impl Realm {
         let user = users.find(&refresh.subject);
         let user = user.filter(|user| user.session() == refresh.session);
         let user = user.ok_or_else(|| invalid_grant("log in again"))?;
-        let refreshed = self.refresh_login(&refresh).await;
-        let (refreshed, now) = refreshed.map_err(|error| store_error(&error))?;
+        let refreshed = self.refresh_login(&refresh, user).await;
+        let (refreshed, roles, now) = refreshed.map_err(|error| store_error(&error))?;
         match refreshed {
             LoginRefresh::Continued(generation) => {
                 let next = RefreshToken { generation, ..refresh };
-                self.token_response(user, &next, expires_at, now)
+                self.token_response(&roles, &next, expires_at, now)
             }
             LoginRefresh::Ended => Err(invalid_grant("log in again")),
             LoginRefresh::Reused => {
@@ -390,7 +397,7 @@ impl Realm {
     /// the clock of a process that is ahead, the access token would survive a revocation soon after.
     fn token_response(
         &self,
-        user: &User,
+        roles: &[Role],
         refresh: &RefreshToken,
         refresh_until: DateTime<Utc>,
         now: DateTime<Utc>,
@@ -398,7 +405,7 @@ impl Realm {
         let refresh_token = self.authority.issue_refresh(refresh, refresh_until, now);
         let refresh_token = refresh_token.map_err(|error| internal_error(&error))?;
         let access =
-            self.authority.issue_operator(&user.name, &user.roles, self.access_token_ttl, now);
+            self.authority.issue_operator(&refresh.subject, roles, self.access_token_ttl, now);
         let access = access.map_err(|error| internal_error(&error))?;
         Ok(Json(json!({
             "access_token": access.token.reveal(),

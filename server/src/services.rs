@@ -161,6 +161,7 @@ impl Listeners {
         let metrics = observe::install(life)?;
         context.authority.spawn_key_refresh(life)?;
         operator_tokens::spawn_revocation_watch(context, life);
+        operator_tokens::spawn_project_names_watch(context, life);
         spawn_hint_sender(context, life);
         clock_watch::spawn(context, life);
         let fleet = FleetMetrics::default();

@@ -116,6 +116,11 @@ async fn start_services(
     operator_tokens::load_revocations(&context.store, &context.authority)
         .await
         .context("cannot read the revoked tokens")?;
+    if context.authority.has_external_issuers() {
+        operator_tokens::load_project_names(&context.store, &context.authority)
+            .await
+            .context("cannot read the names of the projects")?;
+    }
     let addresses = listeners.addresses();
     let token_for = config.auth.first_token_ttl;
     let security = config.rest_tls().security().map_err(anyhow::Error::msg)?;

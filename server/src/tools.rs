@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use evenkeel_auth::{Authority, IssuedToken, Keys, Role, users};
+use evenkeel_auth::{Authority, IssuedToken, Keys, ProjectRole, Role, users};
 use evenkeel_kit::{Clock, Secret, SystemClock};
 use evenkeel_store::{FleetTx, Store, projects};
 use uuid::Uuid;
@@ -83,11 +83,10 @@ async fn issue_operator_token(
     args: &OperatorTokenArgs,
 ) -> anyhow::Result<IssuedToken> {
     let tx = database.store.fleet().await?;
-    let role = match (args.role, &args.project) {
-        (OperatorRole::Admin, _) => Role::Administrator,
-        (OperatorRole::Read, Some(project)) => Role::Read(resolve_project(&tx, project).await?),
-        (OperatorRole::Write, Some(project)) => Role::Write(resolve_project(&tx, project).await?),
-        (_, None) => anyhow::bail!("--project is required"),
+    let role = match (project_role(args.role), &args.project) {
+        (None, _) => Role::Administrator,
+        (Some(role), Some(project)) => role.in_project(resolve_project(&tx, project).await?),
+        (Some(_), None) => anyhow::bail!("--project is required"),
     };
     let roles = [role];
     let holder = (args.subject.as_str(), &roles[..]);
@@ -115,6 +114,17 @@ pub(crate) fn print_ca(config: &Config) -> anyhow::Result<ExitCode> {
         )
     })?;
     print_line(pem.trim_end())
+}
+
+/// The role in a project; none for the role in all projects.
+const fn project_role(role: OperatorRole) -> Option<ProjectRole> {
+    match role {
+        OperatorRole::Viewer => Some(ProjectRole::Viewer),
+        OperatorRole::Operator => Some(ProjectRole::Operator),
+        OperatorRole::Approver => Some(ProjectRole::Approver),
+        OperatorRole::Administrator => Some(ProjectRole::Administrator),
+        OperatorRole::Admin => None,
+    }
 }
 
 /// Records the keys of this server in place of those that the database records.

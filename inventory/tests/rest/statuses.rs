@@ -128,13 +128,15 @@ fn request_order(method: &str, path: &str) -> usize {
 }
 
 /// All callers in the order of the columns.
-const ALL_CALLERS: [Caller; 7] = [
+const ALL_CALLERS: [Caller; 9] = [
     Caller::Anonymous,
     Caller::Guest,
     Caller::Node,
     Caller::Foreigner,
     Caller::Reader,
+    Caller::Approver,
     Caller::Writer,
+    Caller::Manager,
     Caller::Administrator,
 ];
 
@@ -206,9 +208,12 @@ fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
         _ => match caller {
             Caller::Anonymous => Some(401),
             Caller::Guest | Caller::Node | Caller::Foreigner => Some(403),
-            Caller::Reader => (!reads).then_some(403),
+            // Nothing waits for an approval yet.
+            Caller::Reader | Caller::Approver => (!reads).then_some(403),
             // Only administrators create and delete projects.
-            Caller::Writer => (!reads && !what.contains(PROJECT_PREFIX)).then_some(403),
+            Caller::Writer | Caller::Manager => {
+                (!reads && !what.contains(PROJECT_PREFIX)).then_some(403)
+            }
             Caller::Administrator => None,
         },
     }

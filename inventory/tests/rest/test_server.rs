@@ -63,6 +63,10 @@ pub enum Caller {
     Reader,
     /// May write in `ours`.
     Writer,
+    /// May read and approve in `ours`.
+    Approver,
+    /// Administrator of `ours`.
+    Manager,
     /// May write in `theirs`.
     Foreigner,
     /// A node of `ours`.
@@ -121,6 +125,8 @@ impl TestServer {
             Caller::Guest => &[],
             Caller::Reader => &[Role::Read(ours)],
             Caller::Writer => &[Role::Write(ours)],
+            Caller::Approver => &[Role::Approve(ours)],
+            Caller::Manager => &[Role::Manage(ours)],
             Caller::Foreigner => &[Role::Write(theirs)],
             Caller::Node => &[Role::Node(ours)],
             Caller::Administrator => &[Role::Administrator],

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evenkeel_auth::{NodeBinding, NodePattern, RoleKind, RoleLimits};
+use evenkeel_auth::{
+    BadRole, NodeBinding, NodePattern, RoleGrant, RoleKind, RoleLimits, RoleMapping,
+};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -68,6 +70,11 @@ pub(crate) struct IssuerConfig {
     /// Roles that the issuer may give. Other roles in its tokens are ignored.
     #[serde(default = "default_allowed_roles")]
     pub(crate) allowed_roles: Vec<evenkeel_auth::RoleKind>,
+    /// Roles for values of claims, for example for the members of a group of the provider. Each entry
+    /// needs `claim`, `value` and `role`, and gives no role that `allowed_roles` or `projects`
+    /// excludes.
+    #[serde(default)]
+    pub(crate) role_mapping: Vec<RoleMappingConfig>,
     /// Projects for which the issuer may give roles, by UUID. Roles for other projects are ignored.
     /// If not set: all projects.
     #[serde(default)]
@@ -85,6 +92,20 @@ pub(crate) struct IssuerConfig {
     /// a host, and a node can act as another host with a new token.
     #[serde(default)]
     pub(crate) shared_node_subject: bool,
+}
+
+/// Role for a value of a claim.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RoleMappingConfig {
+    /// Claim of the token: names separated by dots, or a JSON pointer. It contains a text or a list of
+    /// texts.
+    pub(crate) claim: String,
+    /// Text that the claim must contain.
+    pub(crate) value: String,
+    /// Role of the bearer, for example `operator@default`, or `evenkeel-admin`. A project that does
+    /// not exist gives no role.
+    pub(crate) role: String,
 }
 
 /// Token endpoint on the REST listener.
@@ -176,7 +197,33 @@ impl IssuerConfig {
                  every project: remove projects, or admin in allowed_roles"
             ));
         }
+        self.role_mappings()?;
         self.node_binding().map(drop)
+    }
+
+    /// The mappings of claims to roles. A mapping that can never give its role is a mistake.
+    pub(crate) fn role_mappings(&self) -> Result<Vec<RoleMapping>, String> {
+        self.role_mapping.iter().map(|mapping| self.parse_role_mapping(mapping)).collect()
+    }
+
+    fn parse_role_mapping(&self, mapping: &RoleMappingConfig) -> Result<RoleMapping, String> {
+        let RoleMappingConfig { claim, value, role } = mapping;
+        let fault = |why: &str| format!("a role_mapping of the issuer {:?}: {why}", self.issuer);
+        if claim.is_empty() || value.is_empty() {
+            return Err(fault("claim and value must not be empty"));
+        }
+        let grant: RoleGrant = role.parse().map_err(|error: BadRole| fault(&error.to_string()))?;
+        let kind = match &grant {
+            RoleGrant::Exact(role) => RoleKind::from(*role),
+            RoleGrant::Named(named) => RoleKind::from(named.role.in_project(Uuid::nil())),
+        };
+        if !self.allowed_roles.contains(&kind) {
+            let why = format!(
+                "its allowed_roles exclude {role}: add the role to allowed_roles, or remove the mapping"
+            );
+            return Err(fault(&why));
+        }
+        Ok(RoleMapping::new(claim, value, grant))
     }
 
     pub(crate) fn role_limits(&self) -> RoleLimits {
@@ -313,6 +360,30 @@ mod tests {
             let error = check(&bad).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn a_role_mapping_needs_a_role_that_the_issuer_may_give() {
+        let check = |more: &str| {
+            let issuer = "[[issuers]]\nissuer = 'urn:one'\ndiscovery = true\n";
+            check_auth(&format!("{issuer}{more}"), "0.0.0.0:80")
+        };
+        let mapping = |role: &str| {
+            format!("[[issuers.role_mapping]]\nclaim = 'groups'\nvalue = 'it'\nrole = '{role}'\n")
+        };
+        assert_eq!(check(&mapping("operator@default")), Ok(()));
+        let all = "allowed_roles = ['viewer', 'operator', 'administrator', 'admin']\n";
+        for role in ["administrator@default", "evenkeel-admin"] {
+            let error = check(&mapping(role)).unwrap_err();
+            assert!(error.contains(role) && error.contains("allowed_roles"), "{error}");
+            assert_eq!(check(&format!("{all}{}", mapping(role))), Ok(()), "{role}");
+        }
+        for role in ["owner@default", "01900000-0000-7000-8000-000000000001_en-agent-rw"] {
+            let error = check(&mapping(role)).unwrap_err();
+            assert!(error.contains("a role_mapping of the issuer \"urn:one\""), "{error}");
+        }
+        let error = check(&mapping("viewer@default").replace("'it'", "''")).unwrap_err();
+        assert!(error.contains("must not be empty"), "{error}");
     }
 
     #[test]

@@ -12,6 +12,10 @@ const OPTIONAL_SECTIONS: &str = r#"
     users = ""
     [[auth.issuers]]
     issuer = ""
+    [[auth.issuers.role_mapping]]
+    claim = ""
+    value = ""
+    role = ""
     [os_resource_manager.registries.NAME]
     address = ""
 "#;

@@ -1,11 +1,11 @@
 //! Tests of logins at the token endpoint.
 
 use axum::body::{Body, to_bytes};
-use evenkeel_auth::{Keys, Role, Settings};
+use evenkeel_auth::{Keys, Settings};
 use evenkeel_kit::TestClock;
 use evenkeel_store::operator_tokens::{self, RevokedSubject};
 use evenkeel_store::testing::{fresh_database, fresh_store, with_database_clock};
-use evenkeel_store::{ShareSizes, StoreOptions};
+use evenkeel_store::{ShareSizes, StoreOptions, projects};
 use tower::ServiceExt;
 
 use super::*;
@@ -217,6 +217,32 @@ async fn a_password_is_exchanged_for_tokens_that_eim_clients_can_use() {
     let refresh_token = fixture.decode_refresh_token(&answer);
     assert_eq!(refresh_token.client, "system-client");
     assert_eq!(refresh_token.endpoint, "http://updates.example:8080/realms/master");
+}
+
+/// A refresh continues a login with the roles of the projects that exist then.
+#[tokio::test]
+async fn a_user_has_roles_in_projects_by_name_while_they_exist() {
+    let fixture = RealmFixture::new().await;
+    let users =
+        users_toml(PASSWORD).replace("'evenkeel-admin'", "'operator@default', 'viewer@other'");
+    assert!(users.contains("operator@default"), "{users}");
+    std::fs::write(fixture.folder.path().join("users.toml"), users).unwrap();
+    let roles = |answer: &Value| {
+        let access = answer["access_token"].as_str().unwrap();
+        fixture.authority.verify(access, fixture.clock.now()).unwrap().roles.clone()
+    };
+    let (_, _, logged_in) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    assert!(roles(&logged_in).is_empty(), "no project exists: {logged_in}");
+
+    let tx = fixture.store.fleet().await.unwrap();
+    let (project, _) = projects::ensure_default(&tx, tx.database_time()).await.unwrap();
+    tx.commit().await.unwrap();
+    let expected = [Role::Write(project.id.uuid())];
+    let token = logged_in["refresh_token"].as_str().unwrap();
+    let (_, _, refreshed) = fixture.post_token_request(refresh("system-client", token)).await;
+    assert_eq!(roles(&refreshed), expected);
+    let (_, _, logged_in) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    assert_eq!(roles(&logged_in), expected);
 }
 
 #[tokio::test]
