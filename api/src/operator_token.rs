@@ -15,8 +15,16 @@ pub struct OperatorTokenResource {
     pub token_id: String,
     /// Subject of the token: its claim `sub`.
     pub subject: String,
+    /// Name of a token for automation; empty for other tokens.
+    pub name: String,
+    /// Name of the project of a token for automation; empty for other tokens, and if the project was
+    /// deleted.
+    pub project: String,
     /// Roles of the token.
     pub roles: Vec<String>,
+    /// Roles of the token with the names of their projects, such as `operator@shops`. Roles in
+    /// deleted projects are left out.
+    pub named_roles: Vec<String>,
     /// Time at which the token was issued.
     pub issued_at: DateTime<Utc>,
     /// Time at which the token expires.
@@ -25,6 +33,55 @@ pub struct OperatorTokenResource {
     pub revoked_at: Option<DateTime<Utc>>,
     /// Name of the administrator who revoked the token; empty if the token is not revoked.
     pub revoked_by: String,
+    /// Time of the last use of a token for automation, about one minute exact; null if it was never
+    /// used, and for other tokens.
+    pub last_used_at: Option<DateTime<Utc>>,
+    /// The token. Returned only when the token is created; the server does not store it.
+    pub token: Option<String>,
+}
+
+/// Token for automation to create.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OperatorTokenInput {
+    /// Name: at most 50 letters, digits, spaces and `-_./:`. No two valid tokens of a project have
+    /// the same name.
+    #[schema(min_length = 1, max_length = 50, pattern = "^[a-zA-Z-_0-9./: ]+$")]
+    pub name: String,
+    /// Role in the project: `viewer`, `operator`, `approver` or `administrator`.
+    pub role: String,
+    /// Lifetime in seconds, by the server's clock; default 7776000 (90 days), at most 31536000 (1
+    /// year).
+    #[serde(default = "default_lifetime_seconds")]
+    #[schema(minimum = 1, maximum = 31_536_000)]
+    pub lifetime_seconds: u32,
+}
+
+impl OperatorTokenInput {
+    /// Maximum lifetime of a token in seconds: one year.
+    pub const MAX_LIFETIME_SECONDS: u32 = 31_536_000;
+    /// Lifetime of a token in seconds, if the request states none: 90 days.
+    pub const DEFAULT_LIFETIME_SECONDS: u32 = 7_776_000;
+}
+
+fn default_lifetime_seconds() -> u32 {
+    OperatorTokenInput::DEFAULT_LIFETIME_SECONDS
+}
+
+impl Input for OperatorTokenInput {
+    const READ_ONLY: &[&str] = &[
+        "tokenId",
+        "subject",
+        "project",
+        "roles",
+        "namedRoles",
+        "issuedAt",
+        "expiresAt",
+        "revokedAt",
+        "revokedBy",
+        "lastUsedAt",
+        "token",
+    ];
 }
 
 /// Subject whose tokens are to be revoked.

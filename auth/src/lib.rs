@@ -39,6 +39,7 @@ pub mod users;
 mod file;
 mod key_set;
 mod token_cache;
+mod token_usage;
 
 pub use ca::{CertificateAuthority, ServerCertificate, ValidityPeriod};
 pub use certificate_request::{BadCertificateRequest, ClientKey, DecryptionKey};

@@ -25,6 +25,7 @@ use crate::named_role::{NamedRole, ProjectNames};
 use crate::revocations::Revocations;
 use crate::roles::{Caller, DEFAULT_ISSUER, Role};
 use crate::token_cache::VerifiedTokenCache;
+use crate::token_usage::TokenUsage;
 
 /// Longest accepted token, in bytes.
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
@@ -119,6 +120,7 @@ pub struct Authority {
     /// The keys that verify the credentials of our nodes.
     node_keys: Vec<VerificationKey>,
     verified_tokens: VerifiedTokenCache,
+    usage: TokenUsage,
     revocations: RwLock<Revocations>,
     /// The existing projects, for roles that name their project.
     project_names: RwLock<Arc<ProjectNames>>,
@@ -179,6 +181,7 @@ impl Authority {
             settings,
             issuers: vec![ourselves],
             verified_tokens,
+            usage: TokenUsage::default(),
             revocations: RwLock::default(),
             project_names: RwLock::default(),
             warned_roles: Mutex::default(),
@@ -247,7 +250,7 @@ impl Authority {
         let digest = Sha256::digest(bearer.as_bytes()).into();
         if let Some(caller) = self.verified_tokens.get(&digest) {
             return match self.check_accepted(&caller, now) {
-                Ok(()) => Ok(self.with_named_roles(caller)),
+                Ok(()) => Ok(self.note_accepted(caller, now)),
                 Err(error) => {
                     self.verified_tokens.remove(&digest);
                     Err(error)
@@ -258,7 +261,7 @@ impl Authority {
         let caller = Arc::new(self.verify_signed(bearer)?);
         self.check_accepted(&caller, now)?;
         self.verified_tokens.insert(digest, Arc::clone(&caller), generation);
-        Ok(self.with_named_roles(caller))
+        Ok(self.note_accepted(caller, now))
     }
 
     /// Checks what may change after a token was verified.

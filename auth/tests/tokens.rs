@@ -140,6 +140,41 @@ fn a_key_of_one_purpose_gives_no_role_of_the_other() {
 }
 
 #[test]
+fn a_token_for_automation_has_a_name_and_its_uses_are_noted() {
+    let fixture = TokenFixture::new();
+    let authority = &fixture.authority;
+    let roles = [Role::Read(PROJECT)];
+    let named = authority.issue_named(("alice", "nightly"), &roles, HOUR, NOON).unwrap();
+    let plain = authority.issue_operator("alice", &roles, HOUR, NOON).unwrap();
+    let verify = |token: &IssuedToken, now| authority.verify(token.token.reveal(), now);
+    let caller = verify(&named, NOON).unwrap();
+    assert_eq!((caller.subject.as_str(), caller.token_name.as_deref()), ("alice", Some("nightly")));
+    assert_eq!(caller.actor_name(), "alice (token nightly)");
+    assert_eq!(verify(&plain, NOON).unwrap().token_name, None);
+    let later = NOON + TimeDelta::minutes(1);
+    verify(&named, later).unwrap();
+    assert_eq!(authority.take_token_uses(), [(named.id, later)]);
+
+    // Refused tokens count as unused.
+    let alice =
+        RevokedSubject { issuer: String::new(), subject: "alice".to_owned(), revoked_until: NOON };
+    authority.set_revocations(Revocations::new([], [alice]));
+    assert_eq!(verify(&named, later), Err(AuthError::Revoked));
+    assert!(authority.take_token_uses().is_empty());
+}
+
+/// Another issuer cannot choose the name of a caller in the change log.
+#[test]
+fn the_name_of_a_token_counts_only_with_the_key_for_operators() {
+    let fixture = TokenFixture::new();
+    let mut claims = valid_claims();
+    claims["token_name"] = json!("nightly");
+    claims["realm_access"] = json!({"roles": [format!("{PROJECT}_en-agent-rw")]});
+    let node = fixture.sign_for(KeyPurpose::Nodes, &claims);
+    assert_eq!(fixture.authority.verify(&node, NOON).unwrap().token_name, None);
+}
+
+#[test]
 fn a_revoked_token_is_refused_also_when_it_was_verified_before() {
     let fixture = TokenFixture::new();
     let authority = &fixture.authority;

@@ -72,7 +72,7 @@ pub enum Command {
     /// Manage join tokens, which let machines enrol.
     #[command(subcommand)]
     JoinToken(JoinTokenCommand),
-    /// List and revoke tokens of operators. Only for administrators.
+    /// Create, list and revoke tokens for automation. Only for administrators.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Show and watch update runs.

@@ -14,7 +14,7 @@ use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::changes::{self, EventKind};
 use evenkeel_store::{
-    Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx,
+    Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx, projects,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -135,6 +135,57 @@ impl Call {
         Ok((tx, caller.actor_name()))
     }
 
+    /// Opens a transaction of an administrator of any project, for users and tokens. The handler
+    /// checks in which projects.
+    pub async fn as_any_administrator(&self) -> Result<(FleetTx, Arc<Caller>), Problem> {
+        let caller = self.caller()?;
+        if !caller.may_manage_any() {
+            return Err(Problem::missing_role(format!(
+                "only an administrator may do this: the token lacks the role {} and the role of an \
+                 administrator of a project",
+                Role::Administrator
+            )));
+        }
+        let store = self.store(ConnectionShare::RestWrites, &caller);
+        let tx = store.fleet_as(&self.actor(&caller)).await?;
+        Ok((tx, caller))
+    }
+
+    /// Opens a transaction of an administrator of the request's project, for its users and tokens,
+    /// which lie outside of the data of the project.
+    pub async fn as_project_administrator(
+        &self,
+    ) -> Result<(FleetTx, TenantId, Arc<Caller>), Problem> {
+        let caller = self.caller()?;
+        let project = self.project_key()?.filter(|project| can_have_role(&caller, project));
+        let project = project.ok_or_else(no_role_in_project)?;
+        let share = if caller.may_manage_any() {
+            ConnectionShare::RestWrites
+        } else {
+            ConnectionShare::RestReads
+        };
+        let tx = self.store(share, &caller).fleet_as(&self.actor(&caller)).await?;
+        let found = match &project {
+            ProjectKey::Named(name) => projects::find_by_name(&tx, name.as_str()).await,
+            ProjectKey::Id(id) => projects::find(&tx, *id).await,
+        };
+        let tenant = match found {
+            Ok(project) => project.id,
+            Err(StoreError::NotFound { .. }) => return Err(no_role_in_project()),
+            Err(error) => return Err(error.into()),
+        };
+        if caller.may_manage(tenant.uuid()) {
+            return Ok((tx, tenant, caller));
+        }
+        if !caller.may_read(tenant.uuid()) {
+            return Err(no_role_in_project());
+        }
+        let (project, role) = (self.project_label(), Role::Manage(tenant.uuid()));
+        Err(Problem::missing_role(format!(
+            "only an administrator of project {project} may do this: the token lacks the role {role}"
+        )))
+    }
+
     /// Opens a transaction for what belongs to no project. The handler checks the roles.
     pub async fn fleet(&self, share: ConnectionShare) -> Result<FleetTx, Problem> {
         let caller = self.caller()?;
@@ -149,14 +200,7 @@ impl Call {
     /// Opens a transaction in the request's project, if the project exists and the caller has the
     /// role for it.
     async fn enter(&self, caller: &Caller, entry: &TransactionMode) -> Result<Tx, Problem> {
-        let project = match &self.project {
-            ProjectRef::Name(name) => parse_project_name(name).ok().map(ProjectKey::Named),
-            ProjectRef::Header(Some(id)) => Some(ProjectKey::Id(TenantId::new(*id))),
-            ProjectRef::Header(None) => {
-                let message = "the header ActiveProjectID must hold the UUID of a project";
-                return Err(Problem::unauthenticated(message));
-            }
-        };
+        let project = self.project_key()?;
         let project = project.filter(|project| can_have_role(caller, project));
         let share = match entry {
             TransactionMode::Write(_) if caller.may_write_any() => ConnectionShare::RestWrites,
@@ -179,9 +223,19 @@ impl Call {
                     "you may read in project {project}, not write: the token lacks the role {role}"
                 )))
             }
-            // The same answer for a missing project and a missing role, so that nobody can probe
-            // for projects.
-            _ => Err(Problem::forbidden("no such project, or no role in it for this")),
+            _ => Err(no_role_in_project()),
+        }
+    }
+
+    /// The project of the request. None for a name that no project can have.
+    fn project_key(&self) -> Result<Option<ProjectKey>, Problem> {
+        match &self.project {
+            ProjectRef::Name(name) => Ok(parse_project_name(name).ok().map(ProjectKey::Named)),
+            ProjectRef::Header(Some(id)) => Ok(Some(ProjectKey::Id(TenantId::new(*id)))),
+            ProjectRef::Header(None) => {
+                let message = "the header ActiveProjectID must hold the UUID of a project";
+                Err(Problem::unauthenticated(message))
+            }
         }
     }
 
@@ -222,6 +276,11 @@ impl Call {
             client_address: self.client.map(|address| address.to_string()).unwrap_or_default(),
         }
     }
+}
+
+/// The same answer for a missing project and a missing role, so that nobody can probe for projects.
+fn no_role_in_project() -> Problem {
+    Problem::forbidden("no such project, or no role in it for this")
 }
 
 /// Whether the caller can have a role in the project, as far as this is known without the database.

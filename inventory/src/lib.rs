@@ -42,6 +42,7 @@ mod projects;
 mod providers;
 mod refusals;
 mod regions;
+mod role_names;
 mod routes;
 mod runs;
 mod schedules;

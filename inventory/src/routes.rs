@@ -33,6 +33,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(join_tokens::get_join_token))
         .routes(routes!(join_tokens::revoke_join_token))
         .routes(routes!(operator_tokens::list_operator_tokens))
+        .routes(routes!(operator_tokens::create_operator_token))
         .routes(routes!(operator_tokens::revoke_operator_token))
         .routes(routes!(operator_tokens::revoke_operator_subject))
 }

@@ -38,6 +38,7 @@ const STEPS: &[Step] = &[
     step!("20261130_000014_facts_version"),
     step!("20261130_000015_audit"),
     step!("20261130_000016_change_seals"),
+    step!("20261130_000017_users_and_tokens"),
     step!("20261130_000018_facts_of_hosts"),
 ];
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_auth::{Authority, IssuedToken, ProjectNames, Revocations, RevokedSubject, Role};
 use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
 use evenkeel_store::{FleetTx, Store, StoreError, projects};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::app_context::AppContext;
 
@@ -21,6 +22,9 @@ const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How often each process that accepts tokens of other issuers reads the names of projects. A role in
 /// a new project takes effect after this time.
 const PROJECT_NAMES_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often each process records which tokens for automation were used.
+const TOKEN_USES_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Issues a token and records it. The transaction must be committed before the token is shown. The token
 /// is issued by the time of the database, like revocations: a process whose clock is ahead would issue a
@@ -42,6 +46,9 @@ pub(crate) async fn issue_recorded(
         expires_at: issued.expires_at,
         revoked_at: None,
         revoked_by: None,
+        name: None,
+        project: None,
+        last_used_at: None,
     };
     operator_tokens::record(tx, &token).await.context("cannot record the token")?;
     Ok(issued)
@@ -76,6 +83,30 @@ pub(crate) fn spawn_revocation_watch(context: &AppContext, life: &Lifecycle) {
         read_at_interval(&stopping, REVOCATION_CHECK_INTERVAL, read).await;
         Ok(())
     });
+}
+
+/// Records at an interval when tokens for automation were used. If the database cannot be written,
+/// the uses of the interval are lost.
+pub(crate) fn spawn_use_recorder(context: &AppContext, life: &Lifecycle) {
+    let (store, authority) = (context.store.clone(), Arc::clone(&context.authority));
+    let stopping = life.stopping();
+    life.spawn("uses of tokens", async move {
+        let record = || {
+            let (store, uses) = (store.clone(), authority.take_token_uses());
+            async move { record_uses(&store, uses).await }
+        };
+        read_at_interval(&stopping, TOKEN_USES_INTERVAL, record).await;
+        Ok(())
+    });
+}
+
+async fn record_uses(store: &Store, uses: Vec<(Uuid, DateTime<Utc>)>) -> Result<(), StoreError> {
+    if uses.is_empty() {
+        return Ok(());
+    }
+    let tx = store.fleet().await?;
+    operator_tokens::record_uses(&tx, uses).await?;
+    tx.commit().await
 }
 
 /// Reads the names of the projects, which roles of other issuers may contain.
@@ -113,7 +144,7 @@ pub(crate) fn spawn_project_names_watch(context: &AppContext, life: &Lifecycle) 
     });
 }
 
-/// Reads until the process stops. The first read is at once.
+/// Reads, or writes, until the process stops. The first time is at once.
 async fn read_at_interval<F>(stopping: &CancellationToken, interval: Duration, read: impl Fn() -> F)
 where
     F: Future<Output = Result<(), StoreError>>,
@@ -131,7 +162,7 @@ where
             // Others log that the database cannot be reached.
             Err(StoreError::Unreachable(_)) | Ok(()) => {}
             Err(error) if !is_failing => {
-                tracing::warn!(error = %chain(error), "the revoked tokens or the names of projects cannot be read; retrying");
+                tracing::warn!(error = %chain(error), "the revoked tokens, the names of projects or the uses of tokens cannot be read or recorded; retrying");
             }
             Err(_) => {}
         }

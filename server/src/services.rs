@@ -162,6 +162,7 @@ impl Listeners {
         context.authority.spawn_key_refresh(life)?;
         operator_tokens::spawn_revocation_watch(context, life);
         operator_tokens::spawn_project_names_watch(context, life);
+        operator_tokens::spawn_use_recorder(context, life);
         spawn_hint_sender(context, life);
         clock_watch::spawn(context, life);
         let fleet = FleetMetrics::default();

@@ -87,7 +87,7 @@ pub async fn correct_future_contacts(
     execute(tx.conn(), sql, values).await
 }
 
-fn time_array(all: impl Iterator<Item = Time>) -> Value {
+pub(crate) fn time_array(all: impl Iterator<Item = Time>) -> Value {
     let all = all.map(Value::from).collect();
     Value::Array(ArrayType::ChronoDateTimeUtc, Some(Box::new(all)))
 }

@@ -1,16 +1,20 @@
 //! Tokens of operators that were issued, and the revoked ones. No token is stored.
 
 use evenkeel_domain::Time;
+use evenkeel_domain::tenant::TenantId;
 use sea_orm::QueryResult;
 use uuid::Uuid;
 
+use crate::contacts::time_array;
 use crate::error::StoreError;
 use crate::rows::readable;
 use crate::tx::{FleetTx, execute, query_all, query_one};
 
-const RESOURCE: &str = "operator token";
+/// What a token is called in messages.
+pub const RESOURCE: &str = "operator token";
 
-const COLUMNS: &str = "id, subject, roles, issued_at, expires_at, revoked_at, revoked_by";
+const COLUMNS: &str = "id, subject, roles, issued_at, expires_at, revoked_at, revoked_by, name, project_id, \
+                       last_used_at";
 
 /// A token that was issued to an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,12 @@ pub struct OperatorToken {
     pub revoked_at: Option<Time>,
     /// Who revoked it.
     pub revoked_by: Option<String>,
+    /// Name of a token for automation. Then `subject` is the user who created it.
+    pub name: Option<String>,
+    /// Project of a token for automation.
+    pub project: Option<TenantId>,
+    /// About when the token was used last; recorded only for tokens for automation.
+    pub last_used_at: Option<Time>,
 }
 
 /// A subject whose tokens are revoked if they were issued up to some time.
@@ -47,16 +57,63 @@ pub struct RevokedTokens {
 
 /// Records a token that was issued.
 pub async fn record(tx: &FleetTx, token: &OperatorToken) -> Result<(), StoreError> {
-    let sql = "INSERT INTO operator_tokens (id, subject, roles, issued_at, expires_at) \
-               VALUES ($1, $2, $3, $4, $5)";
+    let sql = "INSERT INTO operator_tokens (id, subject, roles, issued_at, expires_at, name, project_id) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7)";
     let values = [
         token.id.into(),
         token.subject.clone().into(),
         token.roles.clone().into(),
         token.issued_at.into(),
         token.expires_at.into(),
+        token.name.clone().into(),
+        token.project.map(TenantId::uuid).into(),
     ];
     execute(tx.conn(), sql, values).await.map(drop)
+}
+
+/// Whether a valid token for automation has this name in a project. Locks the project until the end
+/// of the transaction, so that no other one gets the name meanwhile.
+///
+/// # Errors
+/// The project does not exist.
+pub async fn is_name_used(
+    tx: &FleetTx,
+    project: TenantId,
+    name: &str,
+    now: Time,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT FROM projects WHERE tenant_id = $1 AND removed_at IS NULL FOR NO KEY UPDATE";
+    let locked = query_one(tx.conn(), sql, [project.uuid().into()]).await?;
+    locked.ok_or(StoreError::NotFound { what: "project" })?;
+    let sql = "SELECT EXISTS (SELECT FROM operator_tokens WHERE project_id = $1 AND name = $2 \
+               AND revoked_at IS NULL AND expires_at > $3)";
+    let values = [project.uuid().into(), name.into(), now.into()];
+    match query_one(tx.conn(), sql, values).await? {
+        Some(row) => Ok(row.try_get_by_index(0)?),
+        None => Ok(false),
+    }
+}
+
+/// The token with this id.
+///
+/// # Errors
+/// It is not recorded.
+pub async fn find(tx: &FleetTx, id: Uuid) -> Result<OperatorToken, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM operator_tokens WHERE id = $1");
+    let row = query_one(tx.conn(), sql, [id.into()]).await?;
+    read_token(&row.ok_or(StoreError::NotFound { what: RESOURCE })?)
+}
+
+/// Records uses of tokens. A use within a minute of the recorded one changes nothing, so several
+/// processes together write each token at most once a minute.
+pub async fn record_uses(tx: &FleetTx, mut uses: Vec<(Uuid, Time)>) -> Result<u64, StoreError> {
+    // Sorted: two batches in different orders could deadlock.
+    uses.sort_unstable();
+    let (ids, times): (Vec<Uuid>, Vec<Time>) = uses.into_iter().unzip();
+    let sql = "UPDATE operator_tokens t SET last_used_at = u.at \
+               FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, at) WHERE t.id = u.id \
+               AND (t.last_used_at IS NULL OR t.last_used_at <= u.at - interval '1 minute')";
+    execute(tx.conn(), sql, [ids.into(), time_array(times.into_iter())]).await
 }
 
 /// The recorded tokens, the latest first. Leaves out those that cannot be read.
@@ -85,7 +142,8 @@ pub async fn revoke(
 }
 
 /// Revokes all tokens of a subject that were issued up to a time. Of our own tokens also those that
-/// are recorded, and the logins.
+/// are recorded, and the logins. Tokens for automation that a user of another issuer created have
+/// the name of the user with its issuer as their subject, and are revoked as well.
 ///
 /// Housekeeping never removes this: an external issuer does not say for how long its tokens live, and
 /// of our own tokens those that were issued after a backup are not recorded once it is restored.
@@ -103,13 +161,17 @@ pub async fn revoke_subject(
     let values =
         [issuer.as_str().into(), subject.as_str().into(), (*revoked_until).into(), by.into()];
     execute(tx.conn(), sql, values).await?;
+    let creator = match issuer.as_str() {
+        "" => subject.clone(),
+        issuer => format!("{subject} ({issuer})"),
+    };
+    let sql = "UPDATE operator_tokens SET revoked_at = $2, revoked_by = $3 \
+               WHERE subject = $1 AND revoked_at IS NULL";
+    let values = [creator.into(), (*revoked_until).into(), by.into()];
+    execute(tx.conn(), sql, values).await?;
     if !issuer.is_empty() {
         return Ok(());
     }
-    let sql = "UPDATE operator_tokens SET revoked_at = $2, revoked_by = $3 \
-               WHERE subject = $1 AND revoked_at IS NULL";
-    let values = [subject.as_str().into(), (*revoked_until).into(), by.into()];
-    execute(tx.conn(), sql, values).await?;
     let sql = "UPDATE logins SET revoked_at = $2 WHERE subject = $1 AND revoked_at IS NULL";
     let values = [subject.as_str().into(), (*revoked_until).into()];
     execute(tx.conn(), sql, values).await.map(drop)
@@ -164,5 +226,8 @@ fn read_token(row: &QueryResult) -> Result<OperatorToken, StoreError> {
         expires_at: row.try_get_by_index(4)?,
         revoked_at: row.try_get_by_index(5)?,
         revoked_by: row.try_get_by_index(6)?,
+        name: row.try_get_by_index(7)?,
+        project: row.try_get_by_index::<Option<Uuid>>(8)?.map(TenantId::new),
+        last_used_at: row.try_get_by_index(9)?,
     })
 }

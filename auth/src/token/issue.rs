@@ -43,9 +43,27 @@ struct OwnClaims<'a> {
     exp: i64,
     jti: Uuid,
     realm_access: RealmAccess,
+    /// Name of a token for automation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_name: Option<&'a str>,
     /// Fingerprint of the key of a node of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_key: Option<String>,
+}
+
+/// What a new token says about its bearer.
+#[derive(Clone, Copy, Debug)]
+struct Bearer<'a> {
+    subject: &'a str,
+    roles: &'a [Role],
+    token_name: Option<&'a str>,
+    node_key: Option<&'a KeyFingerprint>,
+}
+
+impl<'a> Bearer<'a> {
+    fn new(subject: &'a str, roles: &'a [Role]) -> Self {
+        Self { subject, roles, token_name: None, node_key: None }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -62,7 +80,20 @@ impl Authority {
         lifetime: TimeDelta,
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
-        self.issue(KeyPurpose::Operators, (subject, roles, None), lifetime, now)
+        self.issue(KeyPurpose::Operators, Bearer::new(subject, roles), lifetime, now)
+    }
+
+    /// Issues a token for automation with this name. Its subject is the user who created it, so that
+    /// it is revoked with the other tokens of the user.
+    pub fn issue_named(
+        &self,
+        (subject, name): (&str, &str),
+        roles: &[Role],
+        lifetime: TimeDelta,
+        now: DateTime<Utc>,
+    ) -> Result<IssuedToken, IssueError> {
+        let bearer = Bearer { token_name: Some(name), ..Bearer::new(subject, roles) };
+        self.issue(KeyPurpose::Operators, bearer, lifetime, now)
     }
 
     /// Issues the credential of a node of ours that was enrolled with this key. `host` is the id of
@@ -75,7 +106,8 @@ impl Authority {
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
         let roles = [Role::Node(project)];
-        self.issue(KeyPurpose::Nodes, (host, &roles, Some(key)), lifetime, now)
+        let bearer = Bearer { node_key: Some(key), ..Bearer::new(host, &roles) };
+        self.issue(KeyPurpose::Nodes, bearer, lifetime, now)
     }
 
     /// Issues a token for an EIM node. `host` is the id of its host, as text.
@@ -86,13 +118,13 @@ impl Authority {
         lifetime: TimeDelta,
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
-        self.issue(KeyPurpose::Nodes, (host, &[Role::Node(project)], None), lifetime, now)
+        self.issue(KeyPurpose::Nodes, Bearer::new(host, &[Role::Node(project)]), lifetime, now)
     }
 
     fn issue(
         &self,
         purpose: KeyPurpose,
-        (subject, roles, node_key): (&str, &[Role], Option<&KeyFingerprint>),
+        bearer: Bearer<'_>,
         lifetime: TimeDelta,
         now: DateTime<Utc>,
     ) -> Result<IssuedToken, IssueError> {
@@ -101,12 +133,13 @@ impl Authority {
         let claims = OwnClaims {
             iss: &self.settings.issuer,
             aud: &self.settings.audience,
-            sub: subject,
+            sub: bearer.subject,
             iat: now.timestamp(),
             exp: expires_at.timestamp(),
             jti: id,
-            realm_access: RealmAccess { roles: roles.iter().map(Role::to_string).collect() },
-            node_key: node_key.map(KeyFingerprint::to_string),
+            realm_access: RealmAccess { roles: bearer.roles.iter().map(Role::to_string).collect() },
+            token_name: bearer.token_name,
+            node_key: bearer.node_key.map(KeyFingerprint::to_string),
         };
         Ok(IssuedToken { token: self.sign(purpose, &claims)?, id, expires_at })
     }

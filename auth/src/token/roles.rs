@@ -1,8 +1,10 @@
-//! Reads the roles of a token.
+//! Reads the roles of a token, and completes an accepted one.
 
 use std::sync::{Arc, PoisonError};
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::{AuthError, Authority, INVALID_TOKEN_JSON};
 use crate::issuer::ExternalIssuer;
@@ -48,9 +50,23 @@ impl Authority {
         self.issuers.len() > 1
     }
 
+    /// The uses of tokens for automation since the last call: their ids and the times.
+    #[must_use]
+    pub fn take_token_uses(&self) -> Vec<(Uuid, DateTime<Utc>)> {
+        self.usage.take()
+    }
+
+    /// Notes the use of a token for automation that was accepted, and completes its roles.
+    pub(super) fn note_accepted(&self, caller: Arc<Caller>, now: DateTime<Utc>) -> Arc<Caller> {
+        if let (Some(id), Some(_)) = (caller.token_id, &caller.token_name) {
+            self.usage.record(id, now);
+        }
+        self.with_named_roles(caller)
+    }
+
     /// Adds the roles in projects that the token names, as far as the projects exist now and its
     /// issuer may give the roles.
-    pub(super) fn with_named_roles(&self, caller: Arc<Caller>) -> Arc<Caller> {
+    fn with_named_roles(&self, caller: Arc<Caller>) -> Arc<Caller> {
         if caller.named_roles.is_empty() {
             return caller;
         }

@@ -1,20 +1,37 @@
 //! `evenkeel token`: tokens for the REST API.
 
+use std::time::Duration;
+
 use clap::{ArgGroup, Subcommand};
 use evenkeel_api::operator_token::{
-    OperatorTokenResource, SubjectRevocationInput, SubjectRevocationResult,
+    OperatorTokenInput, OperatorTokenResource, SubjectRevocationInput, SubjectRevocationResult,
 };
 
 use crate::Failure;
 use crate::client::Client;
 use crate::output::Printer;
-use crate::page::{Cell, Tone, cells};
-use crate::time::format_time;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::time::{format_optional_time, format_time, parse_duration};
 
-/// List and revoke tokens of operators. Only for administrators.
+/// Create, list and revoke tokens for automation. Only for administrators.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// List the tokens that `evenkeeld token operator` and the first start have issued.
+    /// Create a token for a program. The token is shown only once.
+    #[command(after_help = "Examples:\n  \
+        evenkeel token create dashboard --role viewer --project default\n  \
+        evenkeel token create ci --role operator --expires 30d --quiet > token")]
+    Create {
+        /// Name of the token.
+        name: String,
+        /// Role of the token in the project: viewer, operator, approver or administrator.
+        #[arg(long, default_value = "viewer")]
+        role: String,
+        /// Lifetime of the token, at most one year.
+        #[arg(long, value_parser = parse_duration, default_value = "90d", value_name = "DURATION")]
+        expires: Duration,
+    },
+    /// List the tokens of the projects that you administrate. Administrators of all projects see also
+    /// the tokens that `evenkeeld token operator` and the first start have issued.
     List,
     /// Revoke tokens. All servers refuse them within a second.
     #[command(group = ArgGroup::new("tokens").required(true).args(["ids", "subject"]))]
@@ -34,11 +51,18 @@ pub enum TokenCommand {
     },
 }
 
-const HEADER: &[&str] = &["ID", "SUBJECT", "ROLES", "ISSUED", "EXPIRES", "STATE"];
+const HEADER: &[&str] =
+    &["ID", "NAME", "SUBJECT", "ROLES", "ISSUED", "EXPIRES", "LAST USED", "STATE"];
 
 impl TokenCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
+            Self::Create { name, role, expires } => {
+                let lifetime_seconds = u32::try_from(expires.as_secs()).unwrap_or(u32::MAX);
+                let body = OperatorTokenInput { name, role, lifetime_seconds };
+                let created: OperatorTokenResource = client.post("operator-tokens", &body).await?;
+                print_created(&created, printer)
+            }
             Self::List => {
                 let tokens: Vec<OperatorTokenResource> =
                     client.get_global(&["v1", "operator-tokens"]).await?;
@@ -68,6 +92,30 @@ impl TokenCommand {
     }
 }
 
+/// Prints a new token. With `--quiet` only the token itself.
+fn print_created(
+    created: &OperatorTokenResource,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let token = created.token.as_deref().unwrap_or_default();
+    if printer.is_ids_only() {
+        return printer.print_text(token);
+    }
+    let mut page = DetailPage::default();
+    page.field("id", &created.token_id)
+        .field("name", &created.name)
+        .field("roles", format_roles(created))
+        .field("expires", format_time(created.expires_at))
+        .field("token", token);
+    printer.print_page(created, &created.token_id, &page)
+}
+
+/// The roles with the names of their projects, if the server reports them.
+fn format_roles(token: &OperatorTokenResource) -> String {
+    let roles = if token.named_roles.is_empty() { &token.roles } else { &token.named_roles };
+    roles.join(", ")
+}
+
 /// The revocation is in effect, but it probably revoked nothing.
 fn unknown_subject(subject: &str) -> Failure {
     Failure::usage_with(
@@ -84,10 +132,12 @@ fn build_row(token: &OperatorTokenResource) -> Vec<Cell> {
     };
     cells![
         &token.token_id,
+        &token.name,
         &token.subject,
-        token.roles.join(", "),
+        format_roles(token),
         format_time(token.issued_at),
         format_time(token.expires_at),
+        format_optional_time(token.last_used_at),
         state
     ]
 }

@@ -179,9 +179,9 @@ async fn tokens_of_operators_are_listed_and_revoked() {
         .answer(&format!("PUT operator-tokens/{one}/revoke"), revoked)
         .answer("PUT operator-tokens/revoke", json!({}));
     insta::assert_snapshot!(cli.run("evenkeel token list").await, @r"
-    ID                                    SUBJECT  ROLES           ISSUED                EXPIRES               STATE
-    3f2504e0-4f89-41d3-9a0c-0305e82c3301  alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  valid
-    3f2504e0-4f89-41d3-9a0c-0305e82c3302  alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  revoked
+    ID                                    NAME  SUBJECT  ROLES           ISSUED                EXPIRES               LAST USED  STATE
+    3f2504e0-4f89-41d3-9a0c-0305e82c3301        alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  -          valid
+    3f2504e0-4f89-41d3-9a0c-0305e82c3302        alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  -          revoked
     ");
     let done = cli.run(&format!("evenkeel token revoke {one}")).await;
     assert_eq!(done, format!("token {one} revoked\n"));
@@ -191,6 +191,39 @@ async fn tokens_of_operators_are_listed_and_revoked() {
     let last = requests.lines().last().unwrap_or_default();
     let body = r#"{"subject":"bob","issuer":"https://login.example"}"#;
     assert_eq!(last, format!("PUT operator-tokens/revoke {body}"));
+}
+
+#[tokio::test]
+async fn a_token_for_automation_is_shown_once() {
+    let cli = TestCli::new().await;
+    let created = json!({
+        "tokenId": "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "name": "ci", "project": "default",
+        "subject": "alice", "roles": ["11111111-2222-3333-4444-555555555555_im-rw"],
+        "namedRoles": ["operator@default"], "issuedAt": "2026-03-01T12:00:00Z",
+        "expiresAt": "2026-03-31T12:00:00Z", "revokedAt": null, "revokedBy": "",
+        "lastUsedAt": "2026-03-02T12:00:00Z", "token": "eyJ.abc.def",
+    });
+    cli.fake_server
+        .answer("POST operator-tokens", created.clone())
+        .answer("POST operator-tokens", created.clone());
+    let create = "evenkeel token create ci --role operator --expires 30d";
+    insta::assert_snapshot!(cli.run(create).await, @r"
+    id       3f2504e0-4f89-41d3-9a0c-0305e82c3301
+    name     ci
+    roles    operator@default
+    expires  2026-03-31T12:00:00Z
+    token    eyJ.abc.def
+    ");
+    assert_eq!(cli.run(&format!("{create} --quiet")).await, "eyJ.abc.def\n");
+    let body = r#"{"name":"ci","role":"operator","lifetimeSeconds":2592000}"#;
+    let requests = cli.fake_server.requests();
+    assert_eq!(requests.lines().last(), Some(&*format!("POST operator-tokens {body}")));
+    cli.fake_server.answer("GET operator-tokens", json!([created]));
+    let listed = cli.run("evenkeel token list").await;
+    let row = listed.lines().last().unwrap_or_default();
+    for part in [" ci ", " operator@default ", " 2026-03-02T12:00:00Z ", " valid"] {
+        assert!(row.contains(part), "{part}: {listed}");
+    }
 }
 
 #[tokio::test]

@@ -36,9 +36,14 @@ pub fn add_rules(path: &str, method: &str, description: &mut String) {
         add_names(description, "Related resources for `filter`", related);
     }
     let roles = match method {
-        "get" => "`<project UUID>_im-r`, `<project UUID>_im-rw` or `evenkeel-admin`",
+        _ if path.ends_with("/operator-tokens") => {
+            "`<project UUID>_administrator` or `evenkeel-admin`"
+        }
+        "get" => {
+            "any role of people in the project, such as `<project UUID>_im-r`, or `evenkeel-admin`"
+        }
         _ if path == PROJECT_PATH => "`evenkeel-admin`",
-        _ => "`<project UUID>_im-rw` or `evenkeel-admin`",
+        _ => "`<project UUID>_im-rw`, `<project UUID>_administrator` or `evenkeel-admin`",
     };
     write!(description, "\n\nRole: {roles}.").ok();
 }

@@ -141,6 +141,7 @@ fn valid_bodies(server: &TestServer, host: &str, os: &str) -> Vec<(&'static str,
         ("POST schedules/single", single),
         ("POST schedules/repeated", nightly("")),
         ("POST join-tokens", json!({})),
+        ("POST operator-tokens", json!({"name": "second", "role": "viewer"})),
     ];
     bodies.extend(provisioning_bodies("second"));
     bodies

@@ -73,6 +73,7 @@ pub fn request_body(
         "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
         "put_os_settings" | "patch_os_settings" => json!({"revision": "~0.8.12"}),
         "create_join_token" => json!({}),
+        "create_operator_token" => json!({"name": "nightly", "role": "viewer"}),
         "revoke_operator_subject" => json!({"subject": "mallory"}),
         other => panic!("add a body for the operation {other} to `statuses::request_body`"),
     })
@@ -200,9 +201,11 @@ fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
         "GET /v1/projects" => {
             matches!(caller, Caller::Anonymous | Caller::Guest | Caller::Node).then_some(401)
         }
-        _ if what.contains("/v1/operator-tokens") => match caller {
+        _ if what.contains("/operator-tokens") => match caller {
             Caller::Anonymous => Some(401),
             Caller::Administrator => None,
+            // Subjects belong to no project.
+            Caller::Manager => what.ends_with("/operator-tokens/revoke").then_some(403),
             _ => Some(403),
         },
         _ => match caller {

@@ -7,9 +7,13 @@ use crate::test_server::{ServerProcess, TestServer, eventually};
 const TOKENS: &str = "/v1/operator-tokens";
 
 fn put(server: &ServerProcess, path: &str, token: &str, body: &Value) -> (u16, String) {
+    send(server, &format!("PUT {path}"), token, body)
+}
+
+fn send(server: &ServerProcess, what: &str, token: &str, body: &Value) -> (u16, String) {
     let body = body.to_string();
     let request = format!(
-        "PUT {path} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+        "{what} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -72,10 +76,24 @@ async fn a_revoked_token_is_refused_by_all_servers() {
     wait_until_refused(&[&one, &other], &next);
     assert_eq!(status(&one, &bobs), 200, "another subject");
 
+    let create = "POST /v1/projects/default/operator-tokens";
+    let body = json!({"name": "ci", "role": "viewer"});
+    let (answer, body) = send(&one, create, &administrator, &body);
+    assert_eq!(answer, 200, "{body}");
+    let created: Value = serde_json::from_str(&body).unwrap();
+    let automation = created["token"].as_str().unwrap();
+    for server in [&one, &other] {
+        assert_eq!(status(server, automation), 200);
+    }
+    let path = format!("{TOKENS}/{}/revoke", created["tokenId"].as_str().unwrap());
+    let (answer, body) = put(&other, &path, &administrator, &json!({}));
+    assert_eq!(answer, 200, "{body}");
+    wait_until_refused(&[&one, &other], automation);
+
     // A server that starts knows the revoked tokens before it serves.
     other.stop();
     let other = second.start_and_wait(&["inventory"]);
-    for token in [&leaked, &next] {
+    for token in [leaked.as_str(), &next, automation] {
         assert_eq!(status(&other, token), 401);
     }
     other.stop();

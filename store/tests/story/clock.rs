@@ -98,6 +98,9 @@ async fn the_oldest_row_of_all_projects_is_found() {
             expires_at: at,
             revoked_at: None,
             revoked_by: None,
+            name: None,
+            project: None,
+            last_used_at: None,
         };
         operator_tokens::record(&tx, &token).await.expect("recorded");
         let charge = ProjectCharge { tenant: one, amount: "runs", cost: Duration::from_mins(1) };
