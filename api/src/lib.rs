@@ -48,6 +48,7 @@ pub mod site;
 pub mod status;
 pub mod timestamps;
 pub mod update_run;
+pub mod user;
 
 pub use empty::Empty;
 pub use input::Input;

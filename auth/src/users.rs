@@ -2,7 +2,7 @@
 //!
 //! Hashes are argon2id in the PHC format (`$argon2id$v=19$m=…,t=…,p=…$salt$hash`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
 use argon2::{ARGON2ID_IDENT, Argon2, Params, PasswordHash, PasswordHasher, PasswordVerifier};
@@ -17,6 +17,15 @@ const MAX_NAME_BYTES: usize = 128;
 
 /// Longest password, in bytes.
 const MAX_PASSWORD_BYTES: usize = 1024;
+
+/// Shortest new password of a user of the database, in bytes.
+const MIN_PASSWORD_BYTES: usize = 12;
+
+/// Least number of different characters in such a password.
+const MIN_DIFFERENT_CHARACTERS: usize = 5;
+
+/// Shortest name that such a password must not contain, in bytes.
+const MIN_NAME_BYTES_IN_PASSWORD: usize = 3;
 
 /// Most memory for the check of a password, in KiB. The limits protect the server: the client of a
 /// login is not authenticated yet.
@@ -85,6 +94,14 @@ impl fmt::Debug for User {
 }
 
 impl User {
+    /// A user of the database: roles as in a token, and the hash of the password.
+    ///
+    /// # Errors
+    /// The name, a role or the hash is invalid.
+    pub fn from_stored(name: &str, roles: Vec<String>, hash: Secret) -> Result<Self, BadUser> {
+        parse_user(&UserEntry { name: name.to_owned(), password_hash: Some(hash), roles })
+    }
+
     /// Identifies the current password. A session that began with another password must log in
     /// again.
     #[must_use]
@@ -129,7 +146,8 @@ impl Users {
             }
         }
         let params = all.values().filter_map(|user: &User| Params::try_from(&user.hash).ok());
-        let params = params.max_by_key(hash_cost);
+        // Users of the database have hashes with the default cost.
+        let params = params.chain([Params::default()]).max_by_key(hash_cost);
         let hash: Result<PasswordHash, _> =
             Argon2::from(params.unwrap_or_default()).hash_password(b"nobody");
         let decoy =
@@ -153,7 +171,18 @@ impl Users {
     /// others wait.
     #[must_use]
     pub fn log_in(&self, name: &str, password: &Secret) -> Option<&User> {
-        let user = self.find(name);
+        self.log_in_with(None, name, password)
+    }
+
+    /// As [`Self::log_in`], with the user of this name in the database, if there is one.
+    #[must_use]
+    pub fn log_in_with<'a>(
+        &'a self,
+        stored: Option<&'a User>,
+        name: &str,
+        password: &Secret,
+    ) -> Option<&'a User> {
+        let user = self.find(name).or(stored);
         let hash = &user.unwrap_or(&self.decoy).hash;
         let password = password.reveal().as_bytes();
         let fits = password.len() <= MAX_PASSWORD_BYTES
@@ -173,7 +202,57 @@ fn hash_cost(params: &Params) -> u64 {
     u64::from(params.m_cost()) * u64::from(params.t_cost())
 }
 
-/// Hash of a password, for a users file.
+/// A new password is too easy to guess. The error never contains the password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeakPassword {
+    #[error("a password has at least {} bytes", MIN_PASSWORD_BYTES)]
+    TooShort,
+    #[error("a password has at most {} bytes", MAX_PASSWORD_BYTES)]
+    TooLong,
+    #[error("a password has at least {} different characters", MIN_DIFFERENT_CHARACTERS)]
+    TooUniform,
+    #[error("a password must not contain the name of the user")]
+    ContainsName,
+    #[error("a password must not contain control characters, because nobody can type them")]
+    ControlCharacter,
+}
+
+/// Checks a new password of a user of the database.
+///
+/// # Errors
+/// It is too short or too long, or easy to guess.
+pub fn check_new_password(name: &str, password: &Secret) -> Result<(), WeakPassword> {
+    let text = password.reveal();
+    if text.len() < MIN_PASSWORD_BYTES {
+        return Err(WeakPassword::TooShort);
+    }
+    if text.len() > MAX_PASSWORD_BYTES {
+        return Err(WeakPassword::TooLong);
+    }
+    if text.contains(char::is_control) {
+        return Err(WeakPassword::ControlCharacter);
+    }
+    if text.chars().collect::<BTreeSet<_>>().len() < MIN_DIFFERENT_CHARACTERS {
+        return Err(WeakPassword::TooUniform);
+    }
+    // Short names occur by chance.
+    let is_long_name = name.len() >= MIN_NAME_BYTES_IN_PASSWORD;
+    if is_long_name && text.to_lowercase().contains(&name.to_lowercase()) {
+        return Err(WeakPassword::ContainsName);
+    }
+    Ok(())
+}
+
+/// Whether the name of a new user of the database is valid: at most 128 letters, digits and `-_.+@`.
+#[must_use]
+pub fn is_new_name(name: &str) -> bool {
+    let fits =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b'@');
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(fits)
+}
+
+/// Hash of a password, for a users file or the database.
 pub fn hash_password(password: &Secret) -> Result<String, BadPassword> {
     let password = password.reveal().as_bytes();
     if password.is_empty() {
@@ -313,7 +392,7 @@ mod tests {
     #[test]
     fn an_unknown_name_costs_as_much_as_the_most_expensive_hash() {
         let hash = |passes: u32| {
-            let params = Params::new(Params::MIN_M_COST, passes, 1, None).unwrap();
+            let params = Params::new(Params::DEFAULT_M_COST, passes, 1, None).unwrap();
             let hash: Result<PasswordHash, _> = Argon2::from(params).hash_password(b"secret");
             hash.unwrap().to_string()
         };
@@ -322,6 +401,50 @@ mod tests {
         let users = users(all.into());
         let params = Params::try_from(&users.decoy.hash).unwrap();
         assert_eq!(params.t_cost(), 3);
+    }
+
+    #[test]
+    fn a_weak_new_password_is_refused() {
+        let check = |text: &str| check_new_password("alice", &Secret::new(text));
+        for (text, expected) in [
+            ("", WeakPassword::TooShort),
+            ("elevenbytes", WeakPassword::TooShort),
+            (&*"xy".repeat(513), WeakPassword::TooLong),
+            ("aaaaaaaaaaaa", WeakPassword::TooUniform),
+            ("abcdabcdabcdabcd", WeakPassword::TooUniform),
+            ("I am Alice, hello", WeakPassword::ContainsName),
+            ("open sesame\u{7}!", WeakPassword::ControlCharacter),
+        ] {
+            assert_eq!(check(text), Err(expected), "{text:?}");
+        }
+        assert_eq!(check("open sesame!"), Ok(()));
+        assert_eq!(check_new_password("o", &Secret::new("open sesame!")), Ok(()));
+    }
+
+    #[test]
+    fn the_name_of_a_new_user_has_no_odd_characters() {
+        for good in ["a", "alice", "alice.b-c_d+e@example.org", &*"x".repeat(128)] {
+            assert!(is_new_name(good), "{good}");
+        }
+        for bad in ["", "a b", "a\n", "a\0", "ä", "a/b", "a(b", "a\"b", &*"x".repeat(129)] {
+            assert!(!is_new_name(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_of_the_database_logs_in_like_one_of_the_file() {
+        let hash = Secret::new(cheap_hash("barley"));
+        let admin = vec!["evenkeel-admin".to_owned()];
+        let bob = User::from_stored("bob", admin.clone(), hash).unwrap();
+        let users = users(vec![entry("alice", &cheap_hash("open sesame"), &["evenkeel-admin"])]);
+        let log_in = |name: &str, stored: Option<&User>, password: &str| {
+            users.log_in_with(stored, name, &Secret::new(password)).map(|user| user.name.clone())
+        };
+        assert_eq!(log_in("bob", Some(&bob), "barley").as_deref(), Some("bob"));
+        assert_eq!(log_in("bob", Some(&bob), "open sesame"), None);
+        assert_eq!(log_in("bob", None, "barley"), None);
+        assert_eq!(log_in("alice", None, "open sesame").as_deref(), Some("alice"));
+        assert!(User::from_stored("bob", admin, Secret::new("barley")).is_err());
     }
 
     #[test]

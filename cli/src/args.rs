@@ -9,7 +9,7 @@ use crate::commands::{
     location::LocationCommand, login::LoginCommand, os::OsCommand, pause::Pause, pause::Resume,
     policy::PolicyCommand, project::ProjectCommand, provider::ProviderCommand,
     region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
-    token::TokenCommand, update::UpdateCommand,
+    token::TokenCommand, update::UpdateCommand, user::UserCommand,
 };
 use crate::options::GlobalOptions;
 
@@ -75,6 +75,9 @@ pub enum Command {
     /// Create, list and revoke tokens for automation. Only for administrators.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Manage users who log in with a password. Only for administrators.
+    #[command(subcommand)]
+    User(UserCommand),
     /// Show and watch update runs.
     #[command(subcommand)]
     Run(RunCommand),

@@ -158,6 +158,29 @@ impl Client {
         self.send(Method::PUT, self.url(path)?, Some(body)).await
     }
 
+    /// As [`Self::put_global`], with query parameters.
+    pub async fn put_global_with_params<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        params: &[(&'static str, &str)],
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        let mut url = self.url(path)?;
+        if !params.is_empty() {
+            url.query_pairs_mut().extend_pairs(params);
+        }
+        self.send(Method::PUT, url, Some(body)).await
+    }
+
+    /// Creates a resource outside of projects.
+    pub async fn post_global<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.send(Method::POST, self.url(path)?, Some(body)).await
+    }
+
     /// Replaces a resource of the project.
     pub async fn replace<T: DeserializeOwned>(
         &self,

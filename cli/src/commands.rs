@@ -25,6 +25,7 @@ pub mod settings;
 pub mod site;
 pub mod token;
 pub mod update;
+pub mod user;
 
 use std::path::Path;
 

@@ -67,6 +67,14 @@ async fn dispatch(
     system: &mut System<'_>,
 ) -> Result<Ending, Failure> {
     let now = system.clock.now();
+    let command = match command {
+        // It may read a password.
+        Command::User(command) => {
+            command.run(client, globals, system).await?;
+            return Ok(Ending::Done);
+        }
+        other => other,
+    };
     let printer = &mut Printer::new(system, globals.output, globals.ids_only);
     match command {
         Command::Project(command) => command.run(client, printer).await?,
@@ -90,8 +98,12 @@ async fn dispatch(
         Command::Update(command) => command.run(client, printer).await?,
         Command::Audit(audit) => audit.run(client, printer).await?,
         Command::Explain(explain) => explain.run(client, printer).await?,
-        Command::Context(_) | Command::Login(_) | Command::Completion(_) | Command::Version => {
-            unreachable!("these commands need no server")
+        Command::User(_)
+        | Command::Context(_)
+        | Command::Login(_)
+        | Command::Completion(_)
+        | Command::Version => {
+            unreachable!("these commands have run before, or need no server")
         }
     }
     Ok(Ending::Done)

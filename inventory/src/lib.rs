@@ -49,6 +49,7 @@ mod schedules;
 mod settings;
 mod shape;
 mod sites;
+mod users;
 
 pub use app::{Inventory, OsDefaults, Settings};
 pub use authentication_hook::{AuthenticationHook, ConnectionLimit};

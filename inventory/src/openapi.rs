@@ -42,6 +42,7 @@ const PATCH_SCHEMA_POINTER: &str = "/patch/requestBody/content/application~1json
         (name = "join tokens", description = "Tokens with which machines join a project."),
         (name = "projects", description = "Isolated tenants."),
         (name = "operator tokens", description = "Tokens for this API."),
+        (name = "users", description = "People who log in with a password."),
         (name = "day zero", description = "Resources for the provisioning of machines."),
         (name = "absent", description = "EIM features that Evenkeel does not have: always empty lists."),
     )

@@ -14,7 +14,7 @@ use crate::{
     absent, assignments, changes, custom_configs, decisions, docs, hosts, instances, join_tokens,
     layers, local_accounts, locations, openapi, operating_systems, operator_tokens, orchestrator,
     orders, os_sync, paths, pauses, policies, problem, projects, providers, regions, runs,
-    schedules, settings, sites,
+    schedules, settings, sites, users,
 };
 
 /// All routes. The router and the OpenAPI document are built from this list.
@@ -36,6 +36,18 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(operator_tokens::create_operator_token))
         .routes(routes!(operator_tokens::revoke_operator_token))
         .routes(routes!(operator_tokens::revoke_operator_subject))
+        .merge(user_routes())
+}
+
+/// Routes of users.
+fn user_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(users::list_users, users::create_user))
+        .routes(routes!(users::delete_user))
+        .routes(routes!(users::set_user_password))
+        .routes(routes!(users::set_user_roles))
+        .routes(routes!(users::disable_user))
+        .routes(routes!(users::enable_user))
 }
 
 /// Routes of hosts and instances.

@@ -35,3 +35,19 @@ CREATE TRIGGER record_change AFTER INSERT OR UPDATE OF revoked_at ON operator_to
     FOR EACH ROW EXECUTE FUNCTION record_access_change('operator_token');
 -- part: index operator_tokens_project
 CREATE INDEX CONCURRENTLY operator_tokens_project ON operator_tokens (project_id, name) WHERE project_id IS NOT NULL;
+-- part: transaction
+-- Users who log in with a password, in addition to the file of users. Roles are those of a token.
+CREATE TABLE users (
+    name          text PRIMARY KEY,
+    password_hash text NOT NULL,
+    roles         text[] NOT NULL,
+    disabled_at   timestamptz,
+    created_at    timestamptz NOT NULL,
+    created_by    text NOT NULL,
+    updated_at    timestamptz NOT NULL
+);
+CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON users
+    FOR EACH ROW EXECUTE FUNCTION record_access_change('user');
+ALTER TABLE users ENABLE ROW LEVEL SECURITY;
+ALTER TABLE users FORCE ROW LEVEL SECURITY;
+CREATE POLICY fleet ON users USING ((SELECT current_setting('evenkeel.tenant', true)) = '*');

@@ -57,7 +57,7 @@ pub(crate) async fn print_faults(config: &Config, is_online: bool) -> anyhow::Re
 }
 
 pub(crate) fn find_warnings(config: &Config) -> Vec<String> {
-    let users = config.auth.login.as_ref().map(|login| &login.users);
+    let users = config.auth.login.as_ref().and_then(|login| login.users.as_ref());
     let users = users.filter(|path| is_readable_by_others(path));
     let users = users.map(|path| {
         format!("auth.login.users: {} in {}", user_store::READABLE_BY_OTHERS, path.display())
@@ -84,13 +84,14 @@ pub(crate) fn find_faults(config: &Config) -> Vec<String> {
         Err(error) => faults.push(format!("data_dir: {error:#}")),
     }
     faults.extend(find_database_faults(&config.database, now));
-    if let Some(login) = &config.auth.login {
-        match user_store::read_users(&login.users) {
+    let users = config.auth.login.as_ref().and_then(|login| login.users.as_ref());
+    if let Some(path) = users {
+        match user_store::read_users(path) {
             Ok(users) => faults.extend(
                 users
                     .rejected()
                     .iter()
-                    .map(|error| format!("auth.login.users: {error} in {}", login.users.display())),
+                    .map(|error| format!("auth.login.users: {error} in {}", path.display())),
             ),
             Err(error) => faults.push(format!("auth.login.users: {error:#}")),
         }

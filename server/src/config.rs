@@ -703,7 +703,6 @@ mod tests {
             ("[files]\nport = 80", "port"),
             ("[files]\nauth = 'nobody'", "auth"),
             ("[os_resource_manager.registries.a]\nplain_http = true", "address"),
-            ("[auth.login]\nurl = 'https://x'", "users"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(key), "{text}: {error}");

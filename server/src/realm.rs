@@ -5,6 +5,7 @@
 //! verify tokens.
 
 mod attempts;
+mod user_lookup;
 mod user_roles;
 pub(crate) mod user_store;
 
@@ -73,7 +74,7 @@ pub(crate) struct Realm {
 }
 
 impl Realm {
-    /// Creates the endpoint for the users in a file, which must be valid.
+    /// Creates the endpoint for the users in the database and in a file, which must be valid.
     pub(crate) fn open(
         login: &LoginConfig,
         store: &Store,
@@ -87,7 +88,7 @@ impl Realm {
             store: store.clone(),
             authority: Arc::clone(authority),
             clock: Arc::clone(clock),
-            users: Arc::new(UserStore::open(&login.users)?),
+            users: Arc::new(UserStore::open(login.users.as_deref())?),
             attempts: LoginAttempts::default(),
             access_token_ttl: delta(login.access_token_ttl, "access_token_ttl")?,
             refresh_token_ttl: delta(login.refresh_token_ttl, "refresh_token_ttl")?,
@@ -340,24 +341,6 @@ impl Realm {
         Ok((refreshed, roles, now))
     }
 
-    /// Returns the user if the password is correct. Runs on a blocking thread; the number of
-    /// concurrent checks is limited.
-    async fn check_password(
-        &self,
-        name: &str,
-        password: Secret,
-    ) -> Result<Option<User>, TokenError> {
-        let permit = Arc::clone(&self.password_checks).acquire_owned().await;
-        let permit = permit.map_err(|error| internal_error(&error))?;
-        let (people, name) = (Arc::clone(&self.users), name.to_owned());
-        let checked = tokio::task::spawn_blocking(move || {
-            let user = people.current_users().log_in(&name, &password).cloned();
-            drop(permit);
-            user
-        });
-        checked.await.map_err(|error| internal_error(&error))
-    }
-
     /// A refresh token is valid while the user exists with the same password, and only once for
     /// most clients.
     async fn grant_by_refresh_token(&self, grant: TokenRequest) -> Result<Json<Value>, TokenError> {
@@ -369,13 +352,10 @@ impl Realm {
         if refresh.client != grant.client_id {
             return Err(invalid_grant("the token belongs to another client"));
         }
-        let people = Arc::clone(&self.users);
-        let users = tokio::task::spawn_blocking(move || people.current_users()).await;
-        let users = users.map_err(|error| internal_error(&error))?;
-        let user = users.find(&refresh.subject);
+        let user = self.find_user(&refresh.subject).await?;
         let user = user.filter(|user| user.session() == refresh.session);
         let user = user.ok_or_else(|| invalid_grant("log in again"))?;
-        let refreshed = self.refresh_login(&refresh, user).await;
+        let refreshed = self.refresh_login(&refresh, &user).await;
         let (refreshed, roles, now) = refreshed.map_err(|error| store_error(&error))?;
         match refreshed {
             LoginRefresh::Continued(generation) => {

@@ -74,6 +74,7 @@ pub mod sites;
 pub mod tallies;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod users;
 
 pub use address::{InvalidDatabaseUrl, check_database_url, find_database_role, find_tls_file};
 pub use chain::ScopeChain;

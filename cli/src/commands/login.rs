@@ -123,7 +123,7 @@ impl LoginCommand {
 }
 
 /// Reads the password from a file or from standard input.
-fn read_password(
+pub(super) fn read_password(
     username: &str,
     file: Option<PathBuf>,
     system: &mut System<'_>,

@@ -18,6 +18,7 @@ mod resources;
 mod schedules;
 mod setup;
 mod updates;
+mod users;
 
 use std::path::PathBuf;
 

@@ -28,4 +28,5 @@ mod story;
 mod test_server;
 mod unreadable;
 mod update_control;
+mod users;
 mod wrong_clock;

@@ -75,6 +75,11 @@ pub fn request_body(
         "create_join_token" => json!({}),
         "create_operator_token" => json!({"name": "nightly", "role": "viewer"}),
         "revoke_operator_subject" => json!({"subject": "mallory"}),
+        "create_user" => {
+            json!({"name": "mallory", "password": "open sesame!", "roles": ["viewer@ours"]})
+        }
+        "set_user_password" => json!({"password": "open sesame!"}),
+        "set_user_roles" => json!({"roles": ["viewer@ours"]}),
         other => panic!("add a body for the operation {other} to `statuses::request_body`"),
     })
 }
@@ -115,6 +120,7 @@ fn request_order(method: &str, path: &str) -> usize {
         "compute/os",
         "sites",
         "regions",
+        "users",
         "{projectName}",
     ];
     match method {
@@ -201,7 +207,7 @@ fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
         "GET /v1/projects" => {
             matches!(caller, Caller::Anonymous | Caller::Guest | Caller::Node).then_some(401)
         }
-        _ if what.contains("/operator-tokens") => match caller {
+        _ if what.contains("/operator-tokens") || what.contains(" /v1/users") => match caller {
             Caller::Anonymous => Some(401),
             Caller::Administrator => None,
             // Subjects belong to no project.

@@ -29,7 +29,7 @@ pub(crate) struct AuthConfig {
     /// `jwks` or `discovery = true`.
     pub(crate) issuers: Vec<IssuerConfig>,
     /// Token endpoint on the REST listener, for logins with a password. Without this section there
-    /// is no login.
+    /// is no login. An empty section is sufficient for the users in the database.
     pub(crate) login: Option<LoginConfig>,
 }
 
@@ -112,8 +112,10 @@ pub(crate) struct RoleMappingConfig {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoginConfig {
-    /// File of users: names, password hashes and roles.
-    pub(crate) users: PathBuf,
+    /// File of users: names, password hashes and roles. They log in in addition to the users in the
+    /// database, which `evenkeel user` manages.
+    #[serde(default)]
+    pub(crate) users: Option<PathBuf>,
     /// Lifetime of access tokens.
     #[serde(with = "humantime_serde", default = "default_access_token_ttl")]
     pub(crate) access_token_ttl: Duration,

@@ -9,7 +9,6 @@ use super::Config;
 /// Sections that are absent by default, with their required keys.
 const OPTIONAL_SECTIONS: &str = r#"
     [auth.login]
-    users = ""
     [[auth.issuers]]
     issuer = ""
     [[auth.issuers.role_mapping]]

@@ -5,6 +5,7 @@ use evenkeel_auth::{Keys, Settings};
 use evenkeel_kit::TestClock;
 use evenkeel_store::operator_tokens::{self, RevokedSubject};
 use evenkeel_store::testing::{fresh_database, fresh_store, with_database_clock};
+use evenkeel_store::users::{self, UserLogin};
 use evenkeel_store::{ShareSizes, StoreOptions, projects};
 use tower::ServiceExt;
 
@@ -78,7 +79,7 @@ impl RealmFixture {
         let users = folder.path().join("users.toml");
         std::fs::write(&users, users_toml(PASSWORD)).unwrap();
         let config = LoginConfig {
-            users,
+            users: Some(users),
             access_token_ttl: Duration::from_mins(15),
             refresh_token_ttl: Duration::from_hours(24),
             url: url.map(str::to_owned),
@@ -217,6 +218,55 @@ async fn a_password_is_exchanged_for_tokens_that_eim_clients_can_use() {
     let refresh_token = fixture.decode_refresh_token(&answer);
     assert_eq!(refresh_token.client, "system-client");
     assert_eq!(refresh_token.endpoint, "http://updates.example:8080/realms/master");
+}
+
+/// Adds a user with the role of an administrator to the database.
+async fn add_stored_user(fixture: &RealmFixture, name: &str, password: &str) {
+    let hash = evenkeel_auth::users::hash_password(&Secret::new(password)).unwrap();
+    let login =
+        UserLogin { password_hash: Secret::new(hash), roles: vec!["evenkeel-admin".to_owned()] };
+    let tx = fixture.store.fleet().await.unwrap();
+    let created = users::create(&tx, name, &login, "root", tx.database_time()).await.unwrap();
+    assert!(created.is_some(), "{name} is new");
+    tx.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_user_of_the_database_logs_in_until_it_is_disabled() {
+    let fixture = RealmFixture::new().await;
+    add_stored_user(&fixture, "bob", "open barley!").await;
+    let (status, _, answer) = fixture.post_token_request(login("bob", "open barley!")).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let access = answer["access_token"].as_str().unwrap();
+    let caller = fixture.authority.verify(access, fixture.clock.now()).unwrap();
+    assert_eq!((caller.subject.as_str(), &*caller.roles), ("bob", &[Role::Administrator][..]));
+    let token = answer["refresh_token"].as_str().unwrap();
+    let (status, ..) = fixture.post_token_request(refresh("system-client", token)).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(fixture.expect_error(login("bob", PASSWORD)).await, "invalid_grant");
+    // No such name can be in the database.
+    assert_eq!(fixture.expect_error(login("a\0b", PASSWORD)).await, "invalid_grant");
+
+    let tx = fixture.store.fleet().await.unwrap();
+    users::set_disabled(&tx, "bob", true, tx.database_time()).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(fixture.expect_error(login("bob", "open barley!")).await, "invalid_grant");
+    assert_eq!(fixture.expect_error(refresh("system-client", token)).await, "invalid_grant");
+}
+
+#[tokio::test]
+async fn a_name_in_both_sources_cannot_log_in_and_the_client_gets_the_reason() {
+    let fixture = RealmFixture::new().await;
+    let token = fixture.log_in().await;
+    add_stored_user(&fixture, "alice", "open barley!").await;
+    let (status, _, answer) = fixture.post_token_request(login("alice", PASSWORD)).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+    let why = answer["error_description"].as_str().unwrap();
+    assert!(why.contains("in the file of users and in the database"), "{why}");
+    assert_eq!(fixture.expect_error(refresh("system-client", &token)).await, "invalid_grant");
+    // A client without the password learns nothing.
+    let (_, _, answer) = fixture.post_token_request(login("alice", "guessed")).await;
+    assert_eq!(answer["error_description"], "the name or the password is wrong");
 }
 
 /// A refresh continues a login with the roles of the projects that exist then.

@@ -1,4 +1,4 @@
-//! File of users: read at startup, and again whenever it changes.
+//! File of users, if one is configured: read at startup, and again whenever it changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::file_state::{FileStamp, ReloadedFile, is_readable_by_others};
 /// Users who may log in, loaded from a file.
 #[derive(Debug)]
 pub(super) struct UserStore {
-    path: PathBuf,
+    path: Option<PathBuf>,
     current: Mutex<LoadedUsers>,
 }
 
@@ -25,7 +25,13 @@ struct LoadedUsers {
 
 impl UserStore {
     /// Reads the file, which must be valid.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = path else {
+            let users = Arc::new(Users::new(UsersFile::default())?);
+            tracing::info!("login with a password is enabled for the users in the database");
+            let loaded = LoadedUsers { users, stamp: None };
+            return Ok(Self { path: None, current: Mutex::new(loaded) });
+        };
         let stamp = FileStamp::read(path);
         let users = read_users(path)?;
         log_rejected(&users);
@@ -35,18 +41,21 @@ impl UserStore {
         }
         ReloadedFile::Users.register();
         let loaded = LoadedUsers { users: Arc::new(users), stamp };
-        Ok(Self { path: path.to_owned(), current: Mutex::new(loaded) })
+        Ok(Self { path: Some(path.to_owned()), current: Mutex::new(loaded) })
     }
 
     /// Returns the users of the current file, or the previous users if the file cannot be read.
     /// Blocking: do not call it in an async task.
     pub(super) fn current_users(&self) -> Arc<Users> {
         let mut loaded = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = FileStamp::read(&self.path);
+        let Some(path) = &self.path else {
+            return Arc::clone(&loaded.users);
+        };
+        let stamp = FileStamp::read(path);
         if loaded.stamp != stamp {
             // An unreadable file is not read again before it changes.
             loaded.stamp = stamp;
-            match read_users(&self.path) {
+            match read_users(path) {
                 Ok(users) => {
                     log_rejected(&users);
                     tracing::info!(users = users.count(), "the file of users was reloaded");
@@ -119,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.toml");
         fs::write(&path, user("alice", &hash("one"))).unwrap();
-        let people = UserStore::open(&path).unwrap();
+        let people = UserStore::open(Some(&path)).unwrap();
         let may = |name: &str, password: &str| {
             let users = people.current_users();
             users.log_in(name, &Secret::new(password)).is_some()
@@ -144,7 +153,7 @@ mod tests {
         let no_roles = "[[users]]\nname = 'carol'\n";
         let text = format!("{}{}{no_roles}", user("alice", "sesame"), user("bob", &hash("one")));
         fs::write(&path, text).unwrap();
-        let users = UserStore::open(&path).unwrap().current_users();
+        let users = UserStore::open(Some(&path)).unwrap().current_users();
         assert!(users.log_in("bob", &Secret::new("one")).is_some());
         assert!(users.log_in("alice", &Secret::new("sesame")).is_none());
         assert_eq!((users.count(), users.rejected().len()), (1, 2));
@@ -154,7 +163,7 @@ mod tests {
     fn an_unusable_file_is_named_at_startup() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.toml");
-        let error = format!("{:#}", UserStore::open(&path).unwrap_err());
+        let error = format!("{:#}", UserStore::open(Some(&path)).unwrap_err());
         assert!(error.contains("users.toml"), "{error}");
         for (text, why) in [
             ("[[people]]\nname = 'alice'\n".to_owned(), "people"),
@@ -162,7 +171,7 @@ mod tests {
             ("[[users]]\npassword_hash = $argon2id$sesame\n".to_owned(), "line 2"),
         ] {
             fs::write(&path, &text).unwrap();
-            let error = format!("{:#}", UserStore::open(&path).unwrap_err());
+            let error = format!("{:#}", UserStore::open(Some(&path)).unwrap_err());
             assert!(!error.contains("sesame"), "{error}");
             assert!(error.contains(why) && error.contains("users.toml"), "{error}");
         }

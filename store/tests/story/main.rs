@@ -46,4 +46,5 @@ mod steady;
 mod stopped_assignments;
 mod tallies;
 mod tenants;
+mod users;
 mod write_volume;

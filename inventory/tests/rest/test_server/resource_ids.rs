@@ -44,7 +44,7 @@ impl ResourceIds {
         .into_iter()
         .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));
         let filled = path.replace("{projectName}", project).replace("{tokenId}", UNKNOWN_TOKEN);
-        let filled = filled.replace("{changeId}", &self.change);
+        let filled = filled.replace("{changeId}", &self.change).replace("{userName}", "nobody");
         let filled = match id {
             None => filled,
             Some(id) => ID_PLACEHOLDERS

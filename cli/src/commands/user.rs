@@ -1,0 +1,169 @@
+//! `evenkeel user`: users who log in with a password.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
+
+use super::login::read_password;
+use crate::client::Client;
+use crate::options::GlobalOptions;
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::time::format_time;
+use crate::{Failure, System};
+
+/// Manage users who log in with a password. Only for administrators.
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
+    /// Add a user. The password is read from standard input.
+    #[command(after_help = "Examples:\n  \
+        evenkeel user add alice --role operator@default\n  \
+        evenkeel user add root --role evenkeel-admin --password-file FILE")]
+    Add {
+        /// Name to log in with.
+        name: String,
+        /// Role: `evenkeel-admin`, or viewer, operator, approver or administrator with a project, such
+        /// as `operator@default`. May be repeated.
+        #[arg(long = "role", required = true, value_name = "ROLE")]
+        roles: Vec<String>,
+        /// File with the password.
+        #[arg(long, value_name = "FILE")]
+        password_file: Option<PathBuf>,
+    },
+    /// Set the password of a user. It is read from standard input.
+    Passwd {
+        /// Name of the user.
+        name: String,
+        /// File with the password.
+        #[arg(long, value_name = "FILE")]
+        password_file: Option<PathBuf>,
+    },
+    /// Replace the roles of a user that you may give. A user who loses a role must log in again.
+    Roles {
+        /// Name of the user.
+        name: String,
+        /// Role, as when the user is added. May be repeated; without it, the user loses the roles.
+        #[arg(long = "role", value_name = "ROLE")]
+        roles: Vec<String>,
+        /// Also change the last administrator of all projects.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Disable a user. All servers refuse its tokens within a second.
+    Disable {
+        /// Name of the user.
+        name: String,
+        /// Also disable the last administrator of all projects.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Enable a user.
+    Enable {
+        /// Name of the user.
+        name: String,
+    },
+    /// List users. Users of the file of users are not listed.
+    List,
+    /// Delete a user. All servers refuse its tokens within a second.
+    Delete {
+        /// Name of the user.
+        name: String,
+        /// Also delete the last administrator of all projects.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+const HEADER: &[&str] = &["NAME", "ROLES", "CREATED", "CREATED BY", "STATE"];
+
+/// Query parameters of a change that may remove the last administrator.
+fn force_params(force: bool) -> &'static [(&'static str, &'static str)] {
+    if force { &[("force", "true")] } else { &[] }
+}
+
+impl UserCommand {
+    pub async fn run(
+        self,
+        client: &Client,
+        globals: &GlobalOptions,
+        system: &mut System<'_>,
+    ) -> Result<(), Failure> {
+        let password = match &self {
+            Self::Add { name, password_file, .. } | Self::Passwd { name, password_file } => {
+                let password = read_password(name, password_file.clone(), system)?;
+                Password::new(password.reveal().to_owned())
+            }
+            _ => Password::default(),
+        };
+        let printer = &mut Printer::new(system, globals.output, globals.ids_only);
+        match self {
+            Self::List => list(client, printer).await,
+            Self::Add { name, roles, .. } => {
+                let body = UserInput { name, password, roles };
+                let user: UserResource = client.post_global(&["v1", "users"], &body).await?;
+                printer.print_page(&user, &user.name, &details(&user))
+            }
+            Self::Passwd { name, .. } => {
+                let path = ["v1", "users", &name, "password"];
+                let body = UserPasswordInput { password };
+                let _: UserResource = client.put_global(&path, &body).await?;
+                printer.print_result("password of", &name, "set")
+            }
+            Self::Roles { name, roles, force } => {
+                let path = ["v1", "users", &name, "roles"];
+                let (params, body) = (force_params(force), UserRolesInput { roles });
+                let user: UserResource =
+                    client.put_global_with_params(&path, params, &body).await?;
+                printer.print_page(&user, &user.name, &details(&user))
+            }
+            Self::Disable { name, force } => {
+                let path = ["v1", "users", &name, "disable"];
+                let (params, body) = (force_params(force), serde_json::json!({}));
+                let _: UserResource = client.put_global_with_params(&path, params, &body).await?;
+                printer.print_result("user", &name, "disabled")
+            }
+            Self::Enable { name } => {
+                let path = ["v1", "users", &name, "enable"];
+                let _: UserResource = client.put_global(&path, &serde_json::json!({})).await?;
+                printer.print_result("user", &name, "enabled")
+            }
+            Self::Delete { name, force } => {
+                client.delete_global(&["v1", "users", &name], force_params(force)).await?;
+                printer.print_result("user", &name, "deleted")
+            }
+        }
+    }
+}
+
+async fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    let users: Vec<UserResource> = client.get_global(&["v1", "users"]).await?;
+    let names: Vec<_> = users.iter().map(|user| user.name.as_str()).collect();
+    printer.print_rows(&users, &names, HEADER, users.iter().map(build_row))
+}
+
+fn build_row(user: &UserResource) -> Vec<Cell> {
+    cells![
+        &user.name,
+        user.roles.join(", "),
+        format_time(user.created_at),
+        &user.created_by,
+        state_cell(user)
+    ]
+}
+
+fn details(user: &UserResource) -> DetailPage {
+    let mut page = DetailPage::default();
+    page.field("name", &user.name)
+        .field("roles", user.roles.join(", "))
+        .field("state", state_cell(user));
+    page
+}
+
+fn state_cell(user: &UserResource) -> Cell {
+    if user.disabled {
+        Cell::toned("disabled", Tone::Bad)
+    } else {
+        Cell::toned("enabled", Tone::Good)
+    }
+}

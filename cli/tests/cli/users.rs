@@ -1,0 +1,63 @@
+//! Users who log in with a password, and the identity of the caller.
+
+use serde_json::{Value, json};
+
+use crate::{TestCli, render_failure};
+
+fn alice(disabled: bool) -> Value {
+    json!({
+        "name": "alice", "roles": ["operator@default", "viewer@lab"], "disabled": disabled,
+        "createdAt": "2026-03-01T12:00:00Z", "createdBy": "administrator",
+        "updatedAt": "2026-03-01T12:00:00Z",
+    })
+}
+
+#[tokio::test]
+async fn a_user_is_added_with_a_password_that_is_never_shown() {
+    let cli = TestCli::new().await;
+    cli.fake_server
+        .answer("POST users", alice(false))
+        .answer("PUT users/alice/password", alice(false));
+    let add = "evenkeel user add alice --role operator@default --role viewer@lab";
+    let (text, _) = cli.answer(add, "open sesame!\n").await.expect("added");
+    let shown = "name   alice\nroles  operator@default, viewer@lab\nstate  enabled\n";
+    assert!(text.ends_with(shown) && !text.contains("sesame"), "{text}");
+    let body =
+        r#"{"name":"alice","password":"open sesame!","roles":["operator@default","viewer@lab"]}"#;
+    let requests = cli.fake_server.requests();
+    assert_eq!(requests.lines().last(), Some(&*format!("POST users {body}")));
+
+    let file = cli.home.path().join("password");
+    std::fs::write(&file, "another sesame\n").expect("written");
+    let passwd = format!("evenkeel user passwd alice --password-file {}", file.display());
+    assert_eq!(cli.run(&passwd).await, "password of alice set\n");
+    let requests = cli.fake_server.requests();
+    let body = r#"{"password":"another sesame"}"#;
+    assert_eq!(requests.lines().last(), Some(&*format!("PUT users/alice/password {body}")));
+
+    let failure = cli.answer(add, "\n").await.expect_err("no password");
+    assert!(render_failure(&failure).starts_with("the password is empty"), "{failure}");
+}
+
+#[tokio::test]
+async fn users_are_listed_disabled_enabled_and_deleted() {
+    let cli = TestCli::new().await;
+    cli.fake_server
+        .answer("GET users", json!([alice(false), alice(true)]))
+        .answer("PUT users/alice/disable", alice(true))
+        .answer("PUT users/alice/enable", alice(false))
+        .answer("PUT users/alice/roles", alice(false))
+        .answer("DELETE users/alice?force=true", json!({}));
+    insta::assert_snapshot!(cli.run("evenkeel user list").await, @r"
+    NAME   ROLES                         CREATED               CREATED BY     STATE
+    alice  operator@default, viewer@lab  2026-03-01T12:00:00Z  administrator  enabled
+    alice  operator@default, viewer@lab  2026-03-01T12:00:00Z  administrator  disabled
+    ");
+    assert_eq!(cli.run("evenkeel user disable alice").await, "user alice disabled\n");
+    assert_eq!(cli.run("evenkeel user enable alice").await, "user alice enabled\n");
+    cli.run("evenkeel user roles alice --role viewer@lab").await;
+    let body = r#"{"roles":["viewer@lab"]}"#;
+    let requests = cli.fake_server.requests();
+    assert_eq!(requests.lines().last(), Some(&*format!("PUT users/alice/roles {body}")));
+    assert_eq!(cli.run("evenkeel user delete alice --force").await, "user alice deleted\n");
+}

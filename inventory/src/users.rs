@@ -1,0 +1,382 @@
+//! `/v1/users`: users who log in with a password. Administrators of a project manage the users who
+//! have roles only in it.
+
+use evenkeel_api::Empty;
+use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
+use evenkeel_auth::roles::ADMINISTRATOR;
+use evenkeel_auth::users::{check_new_password, hash_password, is_new_name};
+use evenkeel_auth::{Caller, ProjectNames, Role, RoleGrant};
+use evenkeel_kit::Secret;
+use evenkeel_store::operator_tokens::{self, RevokedSubject};
+use evenkeel_store::users::{self, StoredUser, UserLogin};
+use evenkeel_store::{FleetTx, StoreError, projects};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::call::Call;
+use crate::extract::{Json, Params, Path};
+use crate::problem::Problem;
+use crate::role_names::RoleNames;
+use crate::shape::Answer;
+
+/// A user, by name.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+#[serde(rename_all = "camelCase")]
+pub struct UserPath {
+    /// Name of the user.
+    user_name: String,
+}
+
+/// Query parameters of changes that may remove the last administrator.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; `Params` reads the value")]
+pub struct ForceParams {
+    /// Whether to change the last enabled user with the role `evenkeel-admin` as well. By default
+    /// false.
+    force: Option<bool>,
+}
+
+/// List users
+///
+/// Returns the users in the database, by name, with the roles that the caller may give. Users of the
+/// file of users are not listed. The list has no pages.
+///
+/// Role: `<project UUID>_administrator` for users with a role in the project, or `evenkeel-admin` for
+/// all.
+#[utoipa::path(
+    get, path = "/v1/users", tag = "users",
+    responses((status = 200, description = "The users.", body = Vec<UserResource>), Problem),
+)]
+pub async fn list_users(call: Call) -> Answer<Vec<UserResource>> {
+    let (tx, caller) = call.as_any_administrator().await?;
+    let names = RoleNames::load(&tx).await?;
+    let all = users::list(&tx).await?;
+    let visible = all.into_iter().filter(|user| is_visible(&caller, user));
+    Ok(Json(visible.map(|user| resource(&caller, user, &names)).collect()))
+}
+
+/// Create a user
+///
+/// The user logs in with name and password. A name in the file of users as well cannot log in.
+///
+/// The server refuses a name that exists and a role in a project that does not exist
+/// (`failed-precondition`), a weak password (`invalid-argument`), and roles that the caller may not
+/// give (`missing-role`).
+///
+/// Role: `<project UUID>_administrator` for roles in the project, or `evenkeel-admin` for all.
+#[utoipa::path(
+    post, path = "/v1/users", tag = "users", request_body = UserInput,
+    responses((status = 200, description = "The user.", body = UserResource), Problem),
+)]
+pub async fn create_user(call: Call, Json(body): Json<UserInput>) -> Answer<UserResource> {
+    if !is_new_name(&body.name) {
+        return Err(Problem::invalid("name", "must be 1 to 128 letters, digits and `-_.+@`"));
+    }
+    if body.roles.is_empty() {
+        return Err(Problem::invalid("roles", "must not be empty"));
+    }
+    let grants = parse_grants(&body.roles)?;
+    let password = checked_password(&body.name, &body.password)?;
+    // The hash takes long, so it is computed only for callers who may create users.
+    check_administrator(&call)?;
+    let password_hash = hash_in_background(password).await?;
+    let (tx, caller) = call.as_any_administrator().await?;
+    let roles = resolve_grants(&tx, &caller, &grants).await?;
+    let login = UserLogin { password_hash, roles: roles.iter().map(Role::to_string).collect() };
+    let (by, now) = (caller.actor_name(), tx.database_time());
+    let created = users::create(&tx, &body.name, &login, &by, now).await?;
+    let created = created
+        .ok_or_else(|| Problem::precondition(format!("the user `{}` exists already", body.name)))?;
+    let names = RoleNames::load(&tx).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&caller, created, &names)))
+}
+
+/// Set the password of a user
+///
+/// Logins with the old password end within the lifetime of an access token. The server refuses a weak
+/// password (`invalid-argument`).
+///
+/// Role: `<project UUID>_administrator` for users with roles only in the project, or `evenkeel-admin`
+/// for all.
+#[utoipa::path(
+    put, path = "/v1/users/{userName}/password", tag = "users", params(UserPath),
+    request_body = UserPasswordInput,
+    responses((status = 200, description = "The password is set.", body = UserResource), Problem),
+)]
+pub async fn set_user_password(
+    call: Call,
+    Path(path): Path<UserPath>,
+    Json(body): Json<UserPasswordInput>,
+) -> Answer<UserResource> {
+    let password = checked_password(&path.user_name, &body.password)?;
+    check_administrator(&call)?;
+    let password_hash = hash_in_background(password).await?;
+    let (tx, caller) = call.as_any_administrator().await?;
+    lock_managed(&tx, &caller, &path.user_name).await?;
+    let now = tx.database_time();
+    let user = users::set_password(&tx, &path.user_name, &password_hash, now).await?;
+    let names = RoleNames::load(&tx).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&caller, user, &names)))
+}
+
+/// Set the roles of a user
+///
+/// Replaces the roles that the caller may give; others stay. If a role is removed, all tokens of the
+/// user are revoked within a second, including the tokens for automation that the user created.
+///
+/// The server refuses to remove the last user with the role `evenkeel-admin`, unless `force` is true
+/// (`failed-precondition`).
+///
+/// Role: `<project UUID>_administrator` for roles in the project, or `evenkeel-admin` for all.
+#[utoipa::path(
+    put, path = "/v1/users/{userName}/roles", tag = "users", params(UserPath, ForceParams),
+    request_body = UserRolesInput,
+    responses((status = 200, description = "The roles are set.", body = UserResource), Problem),
+)]
+pub async fn set_user_roles(
+    call: Call,
+    Path(path): Path<UserPath>,
+    params: Params,
+    Json(body): Json<UserRolesInput>,
+) -> Answer<UserResource> {
+    let force = params.flag("force")?;
+    let grants = parse_grants(&body.roles)?;
+    let (tx, caller) = call.as_any_administrator().await?;
+    // Users without a role in the caller's projects are visible to nobody but their administrators,
+    // but their names are not secret: they are refused when they are created again.
+    let old = lock_user(&tx, &path.user_name).await?;
+    let given = resolve_grants(&tx, &caller, &grants).await?;
+    let old_roles = parse_roles(&old);
+    let kept = old_roles.iter().copied().filter(|role| !caller.may_give(*role));
+    let mut roles: Vec<Role> = kept.collect();
+    roles.extend(given);
+    let is_removed = |role: &Role| !roles.contains(role);
+    if old_roles.iter().any(is_removed) {
+        if !roles.contains(&Role::Administrator) {
+            check_not_last(&tx, &old, force).await?;
+        }
+        revoke_tokens(&tx, &caller, &old.name).await?;
+    }
+    let (texts, now) = (roles.iter().map(Role::to_string).collect(), tx.database_time());
+    let user = users::set_roles(&tx, &path.user_name, texts, now).await?;
+    let names = RoleNames::load(&tx).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&caller, user, &names)))
+}
+
+/// Disable a user
+///
+/// The user cannot log in. All servers refuse its tokens within a second, including the tokens for
+/// automation that the user created. A repeated request changes nothing.
+///
+/// The server refuses to disable the last user with the role `evenkeel-admin`, unless `force` is true
+/// (`failed-precondition`).
+///
+/// Role: `<project UUID>_administrator` for users with roles only in the project, or `evenkeel-admin`
+/// for all.
+#[utoipa::path(
+    put, path = "/v1/users/{userName}/disable", tag = "users", params(UserPath, ForceParams),
+    responses((status = 200, description = "The user is disabled.", body = UserResource), Problem),
+)]
+pub async fn disable_user(
+    call: Call,
+    Path(path): Path<UserPath>,
+    params: Params,
+) -> Answer<UserResource> {
+    let force = params.flag("force")?;
+    let (tx, caller) = call.as_any_administrator().await?;
+    let user = lock_managed(&tx, &caller, &path.user_name).await?;
+    check_not_last(&tx, &user, force).await?;
+    let now = tx.database_time();
+    let user = users::set_disabled(&tx, &path.user_name, true, now).await?;
+    revoke_tokens(&tx, &caller, &user.name).await?;
+    let names = RoleNames::load(&tx).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&caller, user, &names)))
+}
+
+/// Enable a user
+///
+/// The user can log in again. Tokens from before stay revoked. A repeated request changes nothing.
+///
+/// Role: `<project UUID>_administrator` for users with roles only in the project, or `evenkeel-admin`
+/// for all.
+#[utoipa::path(
+    put, path = "/v1/users/{userName}/enable", tag = "users", params(UserPath),
+    responses((status = 200, description = "The user is enabled.", body = UserResource), Problem),
+)]
+pub async fn enable_user(call: Call, Path(path): Path<UserPath>) -> Answer<UserResource> {
+    let (tx, caller) = call.as_any_administrator().await?;
+    lock_managed(&tx, &caller, &path.user_name).await?;
+    let now = tx.database_time();
+    let user = users::set_disabled(&tx, &path.user_name, false, now).await?;
+    let names = RoleNames::load(&tx).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&caller, user, &names)))
+}
+
+/// Delete a user
+///
+/// All servers refuse its tokens within a second, as when the user is disabled.
+///
+/// The server refuses to delete the last user with the role `evenkeel-admin`, unless `force` is true
+/// (`failed-precondition`).
+///
+/// Role: `<project UUID>_administrator` for users with roles only in the project, or `evenkeel-admin`
+/// for all.
+#[utoipa::path(
+    delete, path = "/v1/users/{userName}", tag = "users", params(UserPath, ForceParams),
+    responses((status = 200, description = "The user is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_user(call: Call, Path(path): Path<UserPath>, params: Params) -> Answer<Empty> {
+    let force = params.flag("force")?;
+    let (tx, caller) = call.as_any_administrator().await?;
+    let user = lock_managed(&tx, &caller, &path.user_name).await?;
+    check_not_last(&tx, &user, force).await?;
+    users::delete(&tx, &user.name).await?;
+    revoke_tokens(&tx, &caller, &user.name).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+fn parse_grants(texts: &[String]) -> Result<Vec<RoleGrant>, Problem> {
+    let parse = |text: &String| text.parse::<RoleGrant>();
+    let parsed = texts.iter().map(parse).collect::<Result<_, _>>();
+    parsed.map_err(|why| Problem::invalid("roles", why))
+}
+
+fn checked_password(name: &str, password: &Password) -> Result<Secret, Problem> {
+    let password = Secret::new(password.reveal());
+    let checked = check_new_password(name, &password);
+    checked.map_err(|why| Problem::invalid("password", why))?;
+    Ok(password)
+}
+
+/// Refuses a caller who administrates nothing, without a connection to the database.
+fn check_administrator(call: &Call) -> Result<(), Problem> {
+    if call.caller()?.may_manage_any() {
+        return Ok(());
+    }
+    Err(Problem::missing_role("only an administrator may manage users"))
+}
+
+/// Hashes a password on a blocking thread, because that takes long on purpose.
+async fn hash_in_background(password: Secret) -> Result<Secret, Problem> {
+    let hashed = tokio::task::spawn_blocking(move || hash_password(&password)).await;
+    let hashed = hashed.map_err(|error| hash_failure(&error))?;
+    hashed.map(Secret::new).map_err(|error| hash_failure(&error))
+}
+
+fn hash_failure(error: &dyn std::error::Error) -> Problem {
+    tracing::error!(%error, "cannot hash a password");
+    Problem::internal()
+}
+
+/// The roles as tokens contain them, if their projects exist and the caller may give them.
+async fn resolve_grants(
+    tx: &FleetTx,
+    caller: &Caller,
+    grants: &[RoleGrant],
+) -> Result<Vec<Role>, Problem> {
+    let all = projects::list(tx).await?.into_iter();
+    let names: ProjectNames =
+        all.map(|project| (project.name.to_string(), project.id.uuid())).collect();
+    let mut roles = Vec::new();
+    for grant in grants {
+        let role = names.resolve_grant(grant);
+        // The same answer for a missing project and a missing role, so that nobody can probe for
+        // projects. An administrator of all projects sees them anyway.
+        if caller.may_administrate() && role.is_none() {
+            return Err(Problem::precondition(format!(
+                "roles: `{grant}` names a project that does not exist"
+            )));
+        }
+        let role = role.filter(|role| caller.may_give(*role)).ok_or_else(|| {
+            Problem::missing_role(format!(
+                "you may not give the role {grant}, or there is no such project"
+            ))
+        })?;
+        if !roles.contains(&role) {
+            roles.push(role);
+        }
+    }
+    Ok(roles)
+}
+
+fn parse_roles(user: &StoredUser) -> Vec<Role> {
+    user.roles.iter().filter_map(|role| Role::parse(role)).collect()
+}
+
+/// Whether the caller may give a role of the user, or sees all users.
+fn is_visible(caller: &Caller, user: &StoredUser) -> bool {
+    caller.may_administrate() || parse_roles(user).into_iter().any(|role| caller.may_give(role))
+}
+
+/// Locks a user. A name that no user can have gives "not found".
+async fn lock_user(tx: &FleetTx, name: &str) -> Result<StoredUser, StoreError> {
+    if is_new_name(name) {
+        users::lock(tx, name).await
+    } else {
+        Err(StoreError::NotFound { what: users::RESOURCE })
+    }
+}
+
+/// Locks a user whose roles the caller may all give. Otherwise an administrator of one project could
+/// take over the account of an administrator of another one.
+async fn lock_managed(tx: &FleetTx, caller: &Caller, name: &str) -> Result<StoredUser, Problem> {
+    let user = lock_user(tx, name).await?;
+    if !is_visible(caller, &user) {
+        return Err(StoreError::NotFound { what: users::RESOURCE }.into());
+    }
+    if caller.may_administrate() || parse_roles(&user).into_iter().all(|role| caller.may_give(role))
+    {
+        return Ok(user);
+    }
+    Err(Problem::missing_role(format!(
+        "the user `{name}` has roles that you may not give; change its roles in your projects instead"
+    )))
+}
+
+/// Refuses a change after which no enabled user has the role `evenkeel-admin`.
+async fn check_not_last(tx: &FleetTx, user: &StoredUser, force: bool) -> Result<(), Problem> {
+    let is_administrator = user.roles.iter().any(|role| role == ADMINISTRATOR);
+    if force || !is_administrator || user.disabled_at.is_some() {
+        return Ok(());
+    }
+    if users::has_other_with_role(tx, &user.name, ADMINISTRATOR).await? {
+        return Ok(());
+    }
+    Err(Problem::precondition(format!(
+        "`{}` is the last enabled user in the database with the role {ADMINISTRATOR}; add another one first, or \
+         repeat the request with force=true",
+        user.name
+    )))
+}
+
+/// Revokes all tokens of a user, and ends its logins.
+async fn revoke_tokens(tx: &FleetTx, caller: &Caller, name: &str) -> Result<(), StoreError> {
+    let revoked = RevokedSubject {
+        issuer: String::new(),
+        subject: name.to_owned(),
+        revoked_until: tx.database_time(),
+    };
+    operator_tokens::revoke_subject(tx, &revoked, &caller.actor_name()).await
+}
+
+/// The REST form of a user, with the roles that the caller may give.
+fn resource(caller: &Caller, user: StoredUser, names: &RoleNames) -> UserResource {
+    let mut roles = parse_roles(&user);
+    roles.retain(|role| caller.may_give(*role));
+    UserResource {
+        name: user.name,
+        roles: names.describe(&roles),
+        disabled: user.disabled_at.is_some(),
+        created_at: user.created_at,
+        created_by: user.created_by,
+        updated_at: user.updated_at,
+    }
+}

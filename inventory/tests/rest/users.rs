@@ -1,0 +1,192 @@
+//! Users in the database: who manages whom, and what is refused.
+
+use chrono::TimeDelta;
+use evenkeel_auth::Role;
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::Clock;
+use evenkeel_store::operator_tokens;
+use evenkeel_store::testing::tenant_rows;
+use evenkeel_store::users;
+use evenkeel_test_support::RestClient;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::test_server::{Caller, TestServer};
+
+const CREATE: &str = "POST /v1/users";
+const PASSWORD: &str = "open sesame!";
+
+fn user(name: &str, roles: &[&str]) -> Option<Value> {
+    Some(json!({"name": name, "password": PASSWORD, "roles": roles}))
+}
+
+/// An administrator of `theirs`.
+fn foreign_manager(server: &TestServer) -> RestClient {
+    let roles = [Role::Manage(server.theirs.uuid())];
+    let hour = TimeDelta::hours(1);
+    let issued = server.authority.issue_operator("other", &roles, hour, server.clock.now());
+    server.client(Some(issued.expect("a token").token.reveal()), None)
+}
+
+async fn names(client: &RestClient) -> Vec<String> {
+    let listed = client.expect_ok("GET /v1/users", None).await;
+    let users = listed.as_array().expect("a list").iter();
+    users.map(|user| user["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// The subjects whose tokens are revoked.
+async fn revoked_subjects(server: &TestServer) -> Vec<String> {
+    let tx = server.store.fleet().await.expect("a transaction");
+    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    revoked.subjects.into_iter().map(|revoked| revoked.subject).collect()
+}
+
+#[tokio::test]
+async fn an_administrator_of_a_project_manages_the_users_of_the_project_alone() {
+    let server = TestServer::new().await;
+    let (root, manager) =
+        (server.client_of(Caller::Administrator), server.client_of(Caller::Manager));
+    let created = manager.expect_ok(CREATE, user("alice", &["operator@ours"])).await;
+    assert_eq!(created["roles"], json!(["operator@ours"]));
+    assert_eq!((&created["disabled"], &created["createdBy"]), (&json!(false), &json!("manager")));
+    root.expect_ok(CREATE, user("bob", &["viewer@theirs"])).await;
+    root.expect_ok(CREATE, user("carol", &["viewer@ours", "viewer@theirs"])).await;
+    assert_eq!(names(&root).await, ["alice", "bob", "carol"]);
+    assert_eq!(names(&manager).await, ["alice", "carol"]);
+
+    // Roles that the caller may not give, in a foreign or a missing project: the same answer.
+    let missing = json!({"type": "urn:evenkeel:problem:missing-role"});
+    for role in ["viewer@theirs", "viewer@missing", "evenkeel-admin"] {
+        manager.expect_problem(CREATE, user("dave", &[role]), 403, missing.clone()).await;
+    }
+    let unknown = json!({"code": "FailedPrecondition"});
+    root.expect_problem(CREATE, user("dave", &["viewer@missing"]), 400, unknown).await;
+
+    // A user with a role elsewhere could be taken over by a new password.
+    let password = || Some(json!({"password": "another sesame"}));
+    manager.expect_problem("PUT /v1/users/bob/password", password(), 404, json!({})).await;
+    for what in
+        ["PUT /v1/users/carol/password", "PUT /v1/users/carol/disable", "DELETE /v1/users/carol"]
+    {
+        let body = what.ends_with("password").then(password).flatten();
+        manager.expect_problem(what, body, 403, missing.clone()).await;
+    }
+    let roles = Some(json!({"roles": ["operator@ours"]}));
+    let changed = manager.expect_ok("PUT /v1/users/carol/roles", roles).await;
+    assert_eq!(changed["roles"], json!(["operator@ours"]), "only those that the caller may give");
+    assert_eq!(names(&foreign_manager(&server)).await, ["bob", "carol"], "the other role stays");
+    assert_eq!(revoked_subjects(&server).await, ["carol"]);
+}
+
+#[tokio::test]
+async fn a_disabled_or_deleted_user_loses_all_tokens() {
+    let server = TestServer::new().await;
+    let manager = server.client_of(Caller::Manager);
+    for name in ["alice", "bob"] {
+        manager.expect_ok(CREATE, user(name, &["operator@ours"])).await;
+    }
+    let disabled = manager.expect_ok("PUT /v1/users/alice/disable", None).await;
+    assert_eq!(disabled["disabled"], true);
+    assert_eq!(manager.expect_ok("PUT /v1/users/alice/disable", None).await, disabled);
+    let login = async || {
+        let tx = server.store.fleet().await.expect("a transaction");
+        users::find_login(&tx, "alice").await.expect("an answer").is_some()
+    };
+    assert!(!login().await);
+    assert_eq!(manager.expect_ok("PUT /v1/users/alice/enable", None).await["disabled"], false);
+    assert!(login().await);
+    manager.expect_ok("DELETE /v1/users/bob", None).await;
+    manager.expect_problem("DELETE /v1/users/bob", None, 404, json!({})).await;
+    let mut subjects = revoked_subjects(&server).await;
+    subjects.sort_unstable();
+    assert_eq!(subjects, ["alice", "bob"]);
+}
+
+#[tokio::test]
+async fn the_last_administrator_stays_unless_forced() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    root.expect_ok(CREATE, user("alice", &["evenkeel-admin"])).await;
+    let roles = || Some(json!({"roles": ["viewer@ours"]}));
+    for (what, body) in [
+        ("PUT /v1/users/alice/disable", None),
+        ("PUT /v1/users/alice/roles", roles()),
+        ("DELETE /v1/users/alice", None),
+    ] {
+        let expected = json!({"code": "FailedPrecondition"});
+        let problem = root.expect_problem(what, body, 400, expected).await;
+        let message = problem["message"].as_str().unwrap_or_default();
+        assert!(message.contains("is the last enabled user"), "{message}");
+    }
+    root.expect_ok(CREATE, user("bob", &["evenkeel-admin", "viewer@ours"])).await;
+    root.expect_ok("PUT /v1/users/alice/disable", None).await;
+    // A disabled administrator does not count.
+    root.expect_problem("PUT /v1/users/bob/disable", None, 400, json!({})).await;
+    root.expect_ok("DELETE /v1/users/alice", None).await;
+    root.expect_ok("DELETE /v1/users/bob?force=true", None).await;
+    assert!(names(&root).await.is_empty());
+}
+
+#[tokio::test]
+async fn bad_users_are_refused() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    let body = |name: &str, password: &str, roles: &[&str]| json!({"name": name, "password": password, "roles": roles});
+    let viewer = ["viewer@ours"];
+    for (body, field) in [
+        (body("", PASSWORD, &viewer), "name"),
+        (body("a b", PASSWORD, &viewer), "name"),
+        (body("a\u{7}b", PASSWORD, &viewer), "name"),
+        (body(&"x".repeat(129), PASSWORD, &viewer), "name"),
+        (body("alice", "", &viewer), "password"),
+        (body("alice", "elevenbytes", &viewer), "password"),
+        (body("alice", "aaaaaaaaaaaaaa", &viewer), "password"),
+        (body("alice", "i-am-Alice-hello", &viewer), "password"),
+        (body("alice", PASSWORD, &[]), "roles"),
+        (body("alice", PASSWORD, &["owner@ours"]), "roles"),
+        (body("alice", PASSWORD, &["viewer"]), "roles"),
+        (body("alice", PASSWORD, &[&Role::Node(server.ours.uuid()).to_string()]), "roles"),
+        (json!({"password": PASSWORD, "roles": viewer}), "name"),
+        (json!({"name": "alice", "roles": viewer}), "password"),
+    ] {
+        let problem = root.expect_problem(CREATE, Some(body), 400, json!({"field": field})).await;
+        assert!(!problem.to_string().contains("elevenbytes"), "{problem}");
+    }
+    root.expect_ok(CREATE, user("alice", &viewer)).await;
+    let expected =
+        json!({"code": "FailedPrecondition", "message": "the user `alice` exists already"});
+    root.expect_problem(CREATE, user("alice", &viewer), 400, expected).await;
+    let weak = Some(json!({"password": "short"}));
+    root.expect_problem("PUT /v1/users/alice/password", weak, 400, json!({"field": "password"}))
+        .await;
+    for name in ["nobody", "a%00b", "a%20b"] {
+        let what = format!("DELETE /v1/users/{name}");
+        let (status, answer) = root.request(&what, None).await;
+        assert!(matches!(status.as_u16(), 400 | 404), "{what}: {answer}");
+    }
+}
+
+/// Fleet-wide changes have the nil UUID in place of a project.
+#[tokio::test]
+async fn changes_of_users_are_in_the_change_log_without_passwords() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    root.expect_ok(CREATE, user("alice", &["viewer@ours"])).await;
+    let password = Some(json!({"password": "another sesame"}));
+    server.clock.advance(TimeDelta::seconds(1));
+    root.expect_ok("PUT /v1/users/alice/password", password).await;
+    root.expect_ok("PUT /v1/users/alice/disable", None).await;
+    root.expect_ok("DELETE /v1/users/alice", None).await;
+    let rows = tenant_rows(&server.store, TenantId::new(Uuid::nil())).await;
+    let rows = rows.iter().filter_map(|row| row.strip_prefix("change_log "));
+    let changes = rows.map(|row| serde_json::from_str::<Value>(row).expect("JSON"));
+    let mut changes: Vec<_> = changes.filter(|change| change["kind"] == "user").collect();
+    changes.sort_by_key(|change| change["seq"].as_u64());
+    let operations: Vec<_> = changes.iter().map(|change| change["operation"].clone()).collect();
+    assert_eq!(operations, ["insert", "update", "update", "delete"]);
+    for change in &changes {
+        assert_eq!(change["actor"], "administrator");
+        let text = change.to_string();
+        assert!(text.contains("alice") && !text.contains("argon2"), "{text}");
+    }
+}
