@@ -49,6 +49,7 @@ pub mod status;
 pub mod timestamps;
 pub mod update_run;
 pub mod user;
+pub mod whoami;
 
 pub use empty::Empty;
 pub use input::Input;

@@ -30,6 +30,12 @@ pub enum Command {
     Context(ContextCommand),
     /// Log in to a server and save the token.
     Login(LoginCommand),
+    /// Revoke the saved token at the server, and remove it from the context.
+    ///
+    /// Ends the login as well. The token is also removed if the server is unreachable.
+    Logout,
+    /// Show who you are for the server: subject, issuer, roles and the end of the token.
+    Whoami,
     /// Manage projects.
     #[command(subcommand)]
     Project(ProjectCommand),

@@ -12,6 +12,7 @@ pub mod instance;
 pub mod join_token;
 pub mod location;
 pub mod login;
+pub mod logout;
 mod names;
 pub mod os;
 pub mod pause;
@@ -26,6 +27,7 @@ pub mod site;
 pub mod token;
 pub mod update;
 pub mod user;
+pub mod whoami;
 
 use std::path::Path;
 

@@ -5,7 +5,9 @@ use evenkeel_kit::chain;
 
 use crate::args::{Cli, Command};
 use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Renewal, Target};
+use crate::commands::logout::log_out;
 use crate::commands::os::OsCommand;
+use crate::commands::whoami::print_caller;
 use crate::contexts::Contexts;
 use crate::options::GlobalOptions;
 use crate::output::Printer;
@@ -22,6 +24,7 @@ impl Cli {
         match self.command {
             Command::Context(command) => command.run(globals, system)?,
             Command::Login(login) => login.run(globals, system).await?,
+            Command::Logout => log_out(globals, system).await?,
             Command::Completion(completion) => completion.run(&mut Cli::command(), system)?,
             Command::Os(OsCommand::Transfer(moving)) => {
                 let printer = &mut Printer::new(system, globals.output, globals.ids_only);
@@ -94,6 +97,7 @@ async fn dispatch(
         Command::Location(command) => command.run(client, printer).await?,
         Command::JoinToken(command) => command.run(client, printer).await?,
         Command::Token(command) => command.run(client, printer).await?,
+        Command::Whoami => print_caller(client, printer).await?,
         Command::Run(command) => return command.run(client, printer).await,
         Command::Update(command) => command.run(client, printer).await?,
         Command::Audit(audit) => audit.run(client, printer).await?,
@@ -101,6 +105,7 @@ async fn dispatch(
         Command::User(_)
         | Command::Context(_)
         | Command::Login(_)
+        | Command::Logout
         | Command::Completion(_)
         | Command::Version => {
             unreachable!("these commands have run before, or need no server")

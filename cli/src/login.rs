@@ -91,6 +91,19 @@ impl Login {
     }
 }
 
+impl Login {
+    /// Ends the login at its identity provider.
+    pub(crate) async fn end(&self, http: &Client) -> Result<(), Failure> {
+        let form =
+            [("client_id", self.client.as_str()), ("refresh_token", self.refresh_token.reveal())];
+        let response = send_form(http, &self.realm, "logout", &form).await?;
+        if response.status().is_success() {
+            return Ok(());
+        }
+        Err(token_failure(&self.realm, response).await)
+    }
+}
+
 /// URL of the realm that a server hosts itself.
 pub fn realm_of_server(server: &str) -> Result<String, Failure> {
     append_path(server, &["realms", "master"]).map(String::from)
@@ -129,7 +142,23 @@ async fn request_tokens(
     realm: &str,
     form: &[(&str, &str)],
 ) -> Result<TokenResponse, Failure> {
-    let url = append_path(realm, &["protocol", "openid-connect", "token"])?;
+    let response = send_form(http, realm, "token", form).await?;
+    if !response.status().is_success() {
+        return Err(token_failure(realm, response).await);
+    }
+    let bytes = response.bytes().await.map_err(|source| unreachable(realm, source))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|source| Failure::Unreadable { server: realm.to_owned(), source })
+}
+
+/// Sends a form to an endpoint of a realm.
+async fn send_form(
+    http: &Client,
+    realm: &str,
+    endpoint: &str,
+    form: &[(&str, &str)],
+) -> Result<Response, Failure> {
+    let url = append_path(realm, &["protocol", "openid-connect", endpoint])?;
     // Form bodies are encoded like query strings.
     let mut encoded = url.clone();
     encoded.query_pairs_mut().clear().extend_pairs(form);
@@ -137,18 +166,12 @@ async fn request_tokens(
         .post(url)
         .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
         .body(encoded.query().unwrap_or_default().to_owned());
-    let unreachable = |source: reqwest::Error| Failure::Unreachable {
-        server: realm.to_owned(),
-        // The message already contains the URL.
-        source: source.without_url(),
-    };
-    let response = request.send().await.map_err(unreachable)?;
-    if !response.status().is_success() {
-        return Err(token_failure(realm, response).await);
-    }
-    let bytes = response.bytes().await.map_err(unreachable)?;
-    serde_json::from_slice(&bytes)
-        .map_err(|source| Failure::Unreadable { server: realm.to_owned(), source })
+    request.send().await.map_err(|source| unreachable(realm, source))
+}
+
+fn unreachable(realm: &str, source: reqwest::Error) -> Failure {
+    // The message already contains the URL.
+    Failure::Unreachable { server: realm.to_owned(), source: source.without_url() }
 }
 
 /// Error response of an identity provider.
@@ -173,7 +196,7 @@ async fn token_failure(realm: &str, response: Response) -> Failure {
         ),
         404 | 405 => Failure::usage_with(
             format!("{realm} does not support logins with a password"),
-            "the server has no users file: use a token (`evenkeel login --token-file FILE`) or another identity \
+            "the server has no section [auth.login]: use a token (`evenkeel login --token-file FILE`) or another identity \
              provider (--realm URL)",
         ),
         429 => Failure::usage_with(

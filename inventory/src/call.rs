@@ -186,6 +186,12 @@ impl Call {
         )))
     }
 
+    /// Opens a transaction for what any caller may change of itself.
+    pub async fn as_caller(&self, caller: &Caller) -> Result<FleetTx, Problem> {
+        let store = self.store(ConnectionShare::RestWrites, caller);
+        Ok(store.fleet_as(&self.actor(caller)).await?)
+    }
+
     /// Opens a transaction for what belongs to no project. The handler checks the roles.
     pub async fn fleet(&self, share: ConnectionShare) -> Result<FleetTx, Problem> {
         let caller = self.caller()?;

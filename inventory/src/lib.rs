@@ -50,6 +50,7 @@ mod settings;
 mod shape;
 mod sites;
 mod users;
+mod whoami;
 
 pub use app::{Inventory, OsDefaults, Settings};
 pub use authentication_hook::{AuthenticationHook, ConnectionLimit};

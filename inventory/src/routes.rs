@@ -14,7 +14,7 @@ use crate::{
     absent, assignments, changes, custom_configs, decisions, docs, hosts, instances, join_tokens,
     layers, local_accounts, locations, openapi, operating_systems, operator_tokens, orchestrator,
     orders, os_sync, paths, pauses, policies, problem, projects, providers, regions, runs,
-    schedules, settings, sites, users,
+    schedules, settings, sites, users, whoami,
 };
 
 /// All routes. The router and the OpenAPI document are built from this list.
@@ -39,7 +39,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(user_routes())
 }
 
-/// Routes of users.
+/// Routes of users, and of the caller.
 fn user_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(users::list_users, users::create_user))
@@ -48,6 +48,8 @@ fn user_routes() -> OpenApiRouter<App> {
         .routes(routes!(users::set_user_roles))
         .routes(routes!(users::disable_user))
         .routes(routes!(users::enable_user))
+        .routes(routes!(whoami::get_whoami))
+        .routes(routes!(whoami::log_out))
 }
 
 /// Routes of hosts and instances.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_auth::Role;
+use evenkeel_auth::roles::ADMINISTRATOR;
 use evenkeel_store::projects;
 
 use crate::app_context::AppContext;
@@ -85,6 +86,10 @@ pub(crate) async fn run_first_start(
         "the first start created a project and a token; log in with: evenkeel login {options} --project {} --token-file {}",
         project.name,
         path.display(),
+    );
+    tracing::info!(
+        "create the first user with: evenkeel user add NAME --role {ADMINISTRATOR}, then log in with: evenkeel login \
+         --server {server} --username NAME; logins with a password need the section [auth.login] in the configuration"
     );
     Ok(())
 }

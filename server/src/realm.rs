@@ -5,6 +5,7 @@
 //! verify tokens.
 
 mod attempts;
+mod log_out;
 mod user_lookup;
 mod user_roles;
 pub(crate) mod user_store;
@@ -115,6 +116,7 @@ impl Realm {
             )
             .route(&format!("{protocol}/certs"), get(certs))
             .route(&format!("{protocol}/token"), post(issue_token))
+            .route(&format!("{protocol}/logout"), post(log_out::log_out))
             .route_layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
             .route_layer(middleware::from_fn(apply_limits))
             .with_state(Arc::new(self))
@@ -199,6 +201,7 @@ async fn openid_configuration(
         "issuer": endpoint,
         "token_endpoint": format!("{protocol}/token"),
         "jwks_uri": format!("{protocol}/certs"),
+        "end_session_endpoint": format!("{protocol}/logout"),
         "grant_types_supported": ["password", "refresh_token"],
         "response_types_supported": [],
         "subject_types_supported": ["public"],

@@ -76,6 +76,12 @@ pub async fn is_open(tx: &FleetTx, id: Uuid, now: Time) -> Result<bool, StoreErr
     Ok(query_one(tx.conn(), sql, [id.into(), now.into()]).await?.is_some())
 }
 
+/// Ends a login. A login that has ended stays so since the first time.
+pub async fn end(tx: &FleetTx, id: Uuid, now: Time) -> Result<(), StoreError> {
+    let sql = "UPDATE logins SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
+    execute(tx.conn(), sql, [id.into(), now.into()]).await.map(drop)
+}
+
 /// Deletes at most `limit` logins that expired before a time. Returns their number. Safe on several
 /// replicas at once.
 pub async fn delete_expired(tx: &FleetTx, before: Time, limit: u32) -> Result<u64, StoreError> {

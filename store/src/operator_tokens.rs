@@ -57,8 +57,20 @@ pub struct RevokedTokens {
 
 /// Records a token that was issued.
 pub async fn record(tx: &FleetTx, token: &OperatorToken) -> Result<(), StoreError> {
-    let sql = "INSERT INTO operator_tokens (id, subject, roles, issued_at, expires_at, name, project_id) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    insert(tx, token, "").await
+}
+
+/// Records a token unless it is recorded already. Tokens of logins are recorded only when they are
+/// revoked.
+pub async fn record_if_missing(tx: &FleetTx, token: &OperatorToken) -> Result<(), StoreError> {
+    insert(tx, token, " ON CONFLICT (id) DO NOTHING").await
+}
+
+async fn insert(tx: &FleetTx, token: &OperatorToken, conflict: &str) -> Result<(), StoreError> {
+    let sql = format!(
+        "INSERT INTO operator_tokens (id, subject, roles, issued_at, expires_at, name, project_id) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7){conflict}"
+    );
     let values = [
         token.id.into(),
         token.subject.clone().into(),

@@ -61,3 +61,63 @@ async fn users_are_listed_disabled_enabled_and_deleted() {
     assert_eq!(requests.lines().last(), Some(&*format!("PUT users/alice/roles {body}")));
     assert_eq!(cli.run("evenkeel user delete alice --force").await, "user alice deleted\n");
 }
+
+#[tokio::test]
+async fn the_caller_is_shown_with_its_roles() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer("GET whoami", json!({
+        "subject": "alice", "issuer": "urn:evenkeel:issuer", "tokenId": "", "tokenName": "nightly",
+        "roles": ["operator@default", "viewer@lab"], "expiresAt": "2026-03-01T12:15:00Z",
+    }));
+    insta::assert_snapshot!(cli.run("evenkeel whoami").await, @r"
+    subject  alice
+    issuer   urn:evenkeel:issuer
+    token    nightly
+    roles    operator@default, viewer@lab
+    expires  2026-03-01T12:15:00Z
+    ");
+    assert_eq!(cli.run("evenkeel whoami --quiet").await, "alice\n");
+}
+
+const REALM: &str = "POST /realms/master/protocol/openid-connect";
+
+/// A command line without a token of its own that has logged in.
+async fn logged_in() -> TestCli {
+    let mut cli = TestCli::new().await;
+    cli.token = None;
+    let tokens = json!({"access_token": "good", "refresh_token": "next", "expires_in": 300});
+    cli.fake_server.answer("GET projects", json!([])).answer(&format!("{REALM}/token"), tokens);
+    let login = format!("evenkeel login --username alice --server {}", cli.server);
+    cli.bare(&login, "secret").await.expect("logged in");
+    cli
+}
+
+#[tokio::test]
+async fn a_logout_revokes_the_token_and_ends_the_login() {
+    let cli = logged_in().await;
+    cli.fake_server
+        .answer("POST logout", json!({"revoked": true}))
+        .answer(&format!("{REALM}/logout"), json!({}));
+    let (text, _) = cli.bare("evenkeel logout", "").await.expect("logged out");
+    assert_eq!(text, format!("logged out of {} in context default\n", cli.server));
+    let requests = cli.fake_server.requests();
+    let end = format!("{REALM}/logout client_id=evenkeel&refresh_token=next");
+    assert!(requests.contains(&end) && requests.contains("\nPOST logout {}"), "{requests}");
+    let saved = std::fs::read_to_string(&cli.contexts).expect("the contexts");
+    assert!(!saved.contains("good") && !saved.contains("next"), "{saved}");
+    let failure = cli.bare("evenkeel logout", "").await.expect_err("no token is left");
+    assert!(render_failure(&failure).starts_with("no token is saved"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_token_is_removed_also_if_the_server_refuses() {
+    let cli = logged_in().await;
+    cli.fake_server
+        .answer_with("POST logout", 503, json!({"code": "Unavailable", "message": "busy"}))
+        .answer_with(&format!("{REALM}/logout"), 400, json!({"error": "invalid_grant"}));
+    let (text, _) = cli.bare("evenkeel logout --retry-for 0s", "").await.expect("logged out");
+    assert!(text.contains("note: the login was not ended at the server: invalid_grant"), "{text}");
+    assert!(text.contains("note: the token was not revoked at the server: "), "{text}");
+    let saved = std::fs::read_to_string(&cli.contexts).expect("the contexts");
+    assert!(!saved.contains("good") && !saved.contains("next"), "{saved}");
+}

@@ -202,7 +202,9 @@ async fn join_host(server: &TestServer, resources: &ResourceIds) {
 fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
     let reads = what.starts_with("GET ");
     match what {
-        "GET /v1/orchestrator" => (caller == Caller::Anonymous).then_some(401),
+        "GET /v1/orchestrator" | "GET /v1/whoami" | "POST /v1/logout" => {
+            (caller == Caller::Anonymous).then_some(401)
+        }
         // The list of visible projects. A caller that may see no project is unauthenticated.
         "GET /v1/projects" => {
             matches!(caller, Caller::Anonymous | Caller::Guest | Caller::Node).then_some(401)

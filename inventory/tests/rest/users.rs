@@ -190,3 +190,37 @@ async fn changes_of_users_are_in_the_change_log_without_passwords() {
         assert!(text.contains("alice") && !text.contains("argon2"), "{text}");
     }
 }
+
+#[tokio::test]
+async fn a_caller_sees_its_roles_by_the_names_of_projects() {
+    let server = TestServer::new().await;
+    for (caller, subject, roles) in [
+        (Caller::Guest, "guest", json!([])),
+        (Caller::Approver, "approver", json!(["approver@ours"])),
+        (Caller::Foreigner, "foreigner", json!(["operator@theirs"])),
+        (Caller::Node, "node", json!(["node@ours"])),
+        (Caller::Administrator, "administrator", json!(["evenkeel-admin"])),
+    ] {
+        let answer = server.client_of(caller).expect_ok("GET /v1/whoami", None).await;
+        assert_eq!((&answer["subject"], &answer["roles"]), (&json!(subject), &roles), "{caller:?}");
+        assert_eq!(answer["issuer"], server.authority.own_issuer());
+    }
+}
+
+#[tokio::test]
+async fn a_logout_revokes_the_own_token_and_no_other() {
+    let server = TestServer::new().await;
+    let writer = server.client_of(Caller::Writer);
+    let id = writer.expect_ok("GET /v1/whoami", None).await["tokenId"].clone();
+    for attempt in ["first", "repeated"] {
+        let answer = writer.expect_ok("POST /v1/logout", None).await;
+        assert_eq!(answer, json!({"revoked": true}), "{attempt}");
+    }
+    let node = server.client_of(Caller::Node).expect_ok("POST /v1/logout", None).await;
+    assert_eq!(node, json!({"revoked": false}), "credentials of nodes are not revoked");
+    let tx = server.store.fleet().await.expect("a transaction");
+    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let ids: Vec<_> = revoked.ids.iter().map(Uuid::to_string).collect();
+    assert_eq!(json!(ids), json!([id]));
+    assert!(revoked.subjects.is_empty());
+}

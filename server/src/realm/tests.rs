@@ -269,6 +269,37 @@ async fn a_name_in_both_sources_cannot_log_in_and_the_client_gets_the_reason() {
     assert_eq!(answer["error_description"], "the name or the password is wrong");
 }
 
+#[tokio::test]
+async fn a_logout_ends_the_login_of_its_client() {
+    let fixture = RealmFixture::new().await;
+    let (token, other) = (fixture.log_in().await, fixture.log_in().await);
+    let log_out = async |fields: &[(&str, &str)]| {
+        let sent = form(fields);
+        let request = axum::http::Request::builder()
+            .method("POST")
+            .uri("/realms/master/protocol/openid-connect/logout")
+            .header("content-type", "application/x-www-form-urlencoded");
+        let (status, _, _) = fixture.send(request.body(Body::from(sent.form)).unwrap()).await;
+        status
+    };
+    let client = ("client_id", "system-client");
+    for bad in [
+        &[client][..],
+        &[client, ("refresh_token", "x")],
+        &[("client_id", "evenkeel"), ("refresh_token", token.as_str())],
+        &[("refresh_token", token.as_str())],
+    ] {
+        assert_eq!(log_out(bad).await, StatusCode::BAD_REQUEST, "{bad:?}");
+    }
+    for _ in 0..2 {
+        let status = log_out(&[client, ("refresh_token", token.as_str())]).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+    }
+    assert_eq!(fixture.expect_error(refresh("system-client", &token)).await, "invalid_grant");
+    let (status, ..) = fixture.post_token_request(refresh("system-client", &other)).await;
+    assert_eq!(status, StatusCode::OK, "another login continues");
+}
+
 /// A refresh continues a login with the roles of the projects that exist then.
 #[tokio::test]
 async fn a_user_has_roles_in_projects_by_name_while_they_exist() {

@@ -1,0 +1,71 @@
+//! `evenkeel logout`: revokes and removes the saved token.
+
+use evenkeel_api::whoami::LogoutResult;
+use evenkeel_kit::chain;
+
+use crate::client::{Client, DEFAULT_PROJECT, Target};
+use crate::contexts::{Context, Contexts};
+use crate::http::{build_realm_client, parse_server_address};
+use crate::options::GlobalOptions;
+use crate::{Failure, System, sanitize_text};
+
+/// Revokes the saved token at the server, ends its login, and removes it from the context. The token is
+/// also removed if the server is unreachable.
+pub async fn log_out(globals: &GlobalOptions, system: &mut System<'_>) -> Result<(), Failure> {
+    let path = system.environment.contexts.clone();
+    let contexts = Contexts::load(&path)?;
+    let context = contexts.select(globals.context.as_deref())?;
+    let context = context.filter(|context| context.token.is_some() || context.login.is_some());
+    let Some(context) = context.cloned() else {
+        return Err(Failure::usage_with(
+            "no token is saved in the context",
+            "`evenkeel context list` shows the contexts with a token; select one with --context NAME",
+        ));
+    };
+    for (what, done) in [
+        ("the login was not ended", end_login(&context).await),
+        ("the token was not revoked", revoke_token(&context, globals).await),
+    ] {
+        if let Err(error) = done {
+            let why = sanitize_text(&chain(&error).to_string());
+            writeln!(system.notes, "note: {what} at the server: {why}")?;
+        }
+    }
+    // Another command may have changed the file in the meantime.
+    let mut contexts = Contexts::load(&path)?;
+    let (name, server) = (context.name.clone(), context.server.clone());
+    contexts.upsert(Context { token: None, login: None, ..context });
+    contexts.save(&path)?;
+    Ok(writeln!(system.out, "logged out of {server} in context {name}")?)
+}
+
+/// Revokes the access token. An expired token need not be revoked, and the server cannot revoke one
+/// of an identity provider.
+async fn revoke_token(context: &Context, globals: &GlobalOptions) -> Result<(), Failure> {
+    let Some(token) = context.token.clone() else {
+        return Ok(());
+    };
+    let client = Client::new(Target {
+        server: context.server.clone(),
+        project: DEFAULT_PROJECT.to_owned(),
+        token: Some(token),
+        renewal: None,
+        ca: context.ca.clone(),
+        retry_for: globals.retry_for,
+    })?;
+    let body = serde_json::json!({});
+    match client.post_global::<LogoutResult>(&["v1", "logout"], &body).await {
+        Ok(_) | Err(Failure::Refused { status: 401, .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends the login at its identity provider, so that the refresh token is not valid any more.
+async fn end_login(context: &Context) -> Result<(), Failure> {
+    let Some(login) = &context.login else {
+        return Ok(());
+    };
+    let server = parse_server_address(&context.server)?;
+    let http = build_realm_client(&login.realm, &server, context.ca.as_deref())?;
+    login.end(&http).await
+}
