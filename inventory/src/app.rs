@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::change_feed::ChangeFeed;
 use crate::refusals::RefusalLimiter;
+use crate::reserved_names::ReservedNames;
 
 /// Most streams of changes that read the database at the same time. A read takes milliseconds, and
 /// other requests need the connections.
@@ -44,6 +45,8 @@ pub struct Inventory {
     /// SHA-256 of the certificate authority's certificate, which join tokens contain. None if nodes
     /// do not need it to verify the server.
     pub ca_digest: Option<String>,
+    /// Names of users that are in the file of users.
+    pub reserved_names: ReservedNames,
     /// Settings of the API.
     pub settings: Settings,
 }

@@ -6,6 +6,7 @@ use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, U
 use evenkeel_auth::roles::ADMINISTRATOR;
 use evenkeel_auth::users::{check_new_password, hash_password, is_new_name};
 use evenkeel_auth::{Caller, ProjectNames, Role, RoleGrant};
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Secret;
 use evenkeel_store::operator_tokens::{self, RevokedSubject};
 use evenkeel_store::users::{self, StoredUser, UserLogin};
@@ -61,8 +62,8 @@ pub async fn list_users(call: Call) -> Answer<Vec<UserResource>> {
 ///
 /// The user logs in with name and password. A name in the file of users as well cannot log in.
 ///
-/// The server refuses a name that exists and a role in a project that does not exist
-/// (`failed-precondition`), a weak password (`invalid-argument`), and roles that the caller may not
+/// The server refuses a name that exists, also in the file of users, and a role in a project that does
+/// not exist (`failed-precondition`), a weak password (`invalid-argument`), and roles that the caller may not
 /// give (`missing-role`).
 ///
 /// Role: `<project UUID>_administrator` for roles in the project, or `evenkeel-admin` for all.
@@ -86,6 +87,7 @@ pub async fn create_user(call: Call, Json(body): Json<UserInput>) -> Answer<User
     let roles = resolve_grants(&tx, &caller, &grants).await?;
     let login = UserLogin { password_hash, roles: roles.iter().map(Role::to_string).collect() };
     let (by, now) = (caller.actor_name(), tx.database_time());
+    check_name_is_free(&call, &tx, &caller, &body.name).await?;
     let created = users::create(&tx, &body.name, &login, &by, now).await?;
     let created = created
         .ok_or_else(|| Problem::precondition(format!("the user `{}` exists already", body.name)))?;
@@ -126,7 +128,9 @@ pub async fn set_user_password(
 /// Set the roles of a user
 ///
 /// Replaces the roles that the caller may give; others stay. If a role is removed, all tokens of the
-/// user are revoked within a second, including the tokens for automation that the user created.
+/// user are revoked within a second, including the tokens for automation that the user created. If the
+/// user has roles that the caller may not give, only the tokens for automation in the projects of the
+/// removed roles are revoked, and the roles end with the next access token.
 ///
 /// The server refuses to remove the last user with the role `evenkeel-admin`, unless `force` is true
 /// (`failed-precondition`).
@@ -154,13 +158,12 @@ pub async fn set_user_roles(
     let kept = old_roles.iter().copied().filter(|role| !caller.may_give(*role));
     let mut roles: Vec<Role> = kept.collect();
     roles.extend(given);
-    let is_removed = |role: &Role| !roles.contains(role);
-    if old_roles.iter().any(is_removed) {
-        if !roles.contains(&Role::Administrator) {
-            check_not_last(&tx, &old, force).await?;
-        }
-        revoke_tokens(&tx, &caller, &old.name).await?;
+    let removed: Vec<Role> =
+        old_roles.iter().copied().filter(|role| !roles.contains(role)).collect();
+    if removed.contains(&Role::Administrator) {
+        check_not_last(&tx, &old, force).await?;
     }
+    revoke_roles(&tx, &caller, &old, &removed).await?;
     let (texts, now) = (roles.iter().map(Role::to_string).collect(), tx.database_time());
     let user = users::set_roles(&tx, &path.user_name, texts, now).await?;
     let names = RoleNames::load(&tx).await?;
@@ -355,6 +358,50 @@ async fn check_not_last(tx: &FleetTx, user: &StoredUser, force: bool) -> Result<
          repeat the request with force=true",
         user.name
     )))
+}
+
+/// Refuses a name that belongs to somebody else. An administrator of one project could otherwise lock
+/// out a person with another account by a user of the same name, and revoke the tokens of the person.
+async fn check_name_is_free(
+    call: &Call,
+    tx: &FleetTx,
+    caller: &Caller,
+    name: &str,
+) -> Result<(), Problem> {
+    if call.app.reserved_names.contain(name).await {
+        return Err(Problem::precondition(format!(
+            "the name `{name}` is in the file of users; choose another name, or remove it from the file"
+        )));
+    }
+    let is_used = operator_tokens::has_valid_records(tx, name, tx.database_time()).await?;
+    if is_used && !caller.may_administrate() {
+        return Err(Problem::precondition(format!(
+            "tokens with the subject `{name}` are valid; choose another name, or ask an administrator of all projects"
+        )));
+    }
+    Ok(())
+}
+
+/// Revokes the tokens that may contain removed roles. An administrator of one project does not end the
+/// work of a user in other projects.
+async fn revoke_roles(
+    tx: &FleetTx,
+    caller: &Caller,
+    user: &StoredUser,
+    removed: &[Role],
+) -> Result<(), StoreError> {
+    if removed.is_empty() {
+        return Ok(());
+    }
+    if parse_roles(user).into_iter().all(|role| caller.may_give(role)) {
+        return revoke_tokens(tx, caller, &user.name).await;
+    }
+    for project in removed.iter().filter_map(|role| role.project()) {
+        let of_user = (user.name.as_str(), TenantId::new(project));
+        let now = tx.database_time();
+        operator_tokens::revoke_named(tx, of_user, &caller.actor_name(), now).await?;
+    }
+    Ok(())
 }
 
 /// Revokes all tokens of a user, and ends its logins.

@@ -232,18 +232,21 @@ fn spawn_hint_sender(context: &AppContext, life: &Lifecycle) {
 
 /// Router of the REST API, with the other endpoints on its listener.
 fn rest_router(config: &Config, context: &AppContext, life: &Lifecycle) -> anyhow::Result<Router> {
+    let login = config.auth.login.as_ref();
+    let realm =
+        login.map(|login| Realm::open(login, &context.store, &context.authority, &context.clock));
+    let realm = realm.transpose()?.map(|realm| realm.with_tls(config.rest_tls().is_tls()));
     let mut router = evenkeel_inventory::router(Inventory {
         store: context.store.clone(),
         clock: Arc::clone(&context.clock),
         authority: Arc::clone(&context.rest_authenticator),
         ca_digest: context.certificates.digest(),
+        reserved_names: realm.as_ref().map(Realm::names_in_file).unwrap_or_default(),
         settings: config.inventory_settings()?,
     });
     // Streams of changes end when the process stops.
     router = router.layer(Extension(life.clone()));
-    if let Some(login) = &config.auth.login {
-        let realm = Realm::open(login, &context.store, &context.authority, &context.clock)?;
-        let realm = realm.with_tls(config.rest_tls().is_tls());
+    if let Some(realm) = realm {
         router = realm.into_router(router);
     }
     if config.auth.disabled {

@@ -200,6 +200,31 @@ pub async fn has_records(tx: &FleetTx, subject: &str) -> Result<bool, StoreError
     }
 }
 
+/// Whether a valid token or login of a subject is recorded.
+pub async fn has_valid_records(tx: &FleetTx, subject: &str, now: Time) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT FROM operator_tokens WHERE subject = $1 \
+               AND revoked_at IS NULL AND expires_at > $2) \
+               OR EXISTS (SELECT FROM logins WHERE subject = $1 \
+               AND revoked_at IS NULL AND expires_at > $2)";
+    match query_one(tx.conn(), sql, [subject.into(), now.into()]).await? {
+        Some(row) => Ok(row.try_get_by_index(0)?),
+        None => Ok(false),
+    }
+}
+
+/// Revokes the tokens for automation that a subject has created in a project.
+pub async fn revoke_named(
+    tx: &FleetTx,
+    (subject, project): (&str, TenantId),
+    by: &str,
+    now: Time,
+) -> Result<u64, StoreError> {
+    let sql = "UPDATE operator_tokens SET revoked_at = $3, revoked_by = $4 \
+               WHERE subject = $1 AND project_id = $2 AND revoked_at IS NULL";
+    let values = [subject.into(), project.uuid().into(), now.into(), by.into()];
+    execute(tx.conn(), sql, values).await
+}
+
 /// Reads everything that is revoked.
 pub async fn load_revoked(tx: &FleetTx) -> Result<RevokedTokens, StoreError> {
     let sql = "SELECT id FROM operator_tokens WHERE revoked_at IS NOT NULL";

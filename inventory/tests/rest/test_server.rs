@@ -20,7 +20,7 @@ use evenkeel_domain::run::{
     RunEventRecord, RunReport, RunTimeouts,
 };
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_inventory::{Inventory, Settings, router};
+use evenkeel_inventory::{Inventory, ReservedNames, Settings, router};
 use evenkeel_kit::Clock;
 use evenkeel_store::runs::{RunOpening, Subject, advance};
 use evenkeel_store::{Store, StoreOptions, policies};
@@ -425,6 +425,7 @@ fn inventory(
         clock: base.shared_clock(),
         authority: Arc::clone(&base.authority),
         ca_digest: Some("ab".repeat(32)),
+        reserved_names: ReservedNames::new(|name| name == "file-user"),
         settings,
     }
 }

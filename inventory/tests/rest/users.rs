@@ -75,7 +75,57 @@ async fn an_administrator_of_a_project_manages_the_users_of_the_project_alone() 
     let changed = manager.expect_ok("PUT /v1/users/carol/roles", roles).await;
     assert_eq!(changed["roles"], json!(["operator@ours"]), "only those that the caller may give");
     assert_eq!(names(&foreign_manager(&server)).await, ["bob", "carol"], "the other role stays");
-    assert_eq!(revoked_subjects(&server).await, ["carol"]);
+    // The work in other projects continues.
+    assert!(revoked_subjects(&server).await.is_empty());
+    let roles = Some(json!({"roles": ["viewer@ours"]}));
+    manager.expect_ok("PUT /v1/users/alice/roles", roles).await;
+    assert_eq!(revoked_subjects(&server).await, ["alice"]);
+}
+
+/// An administrator of a project cannot take the name of another person.
+#[tokio::test]
+async fn a_name_that_belongs_to_somebody_else_is_refused() {
+    let server = TestServer::new().await;
+    let (root, manager) =
+        (server.client_of(Caller::Administrator), server.client_of(Caller::Manager));
+    let body = Some(json!({"name": "ci", "role": "viewer"}));
+    root.expect_ok("POST operator-tokens", body).await;
+    let refused = json!({"code": "FailedPrecondition"});
+    for (client, name, expected) in [
+        (&root, "file-user", "is in the file of users"),
+        (&manager, "file-user", "is in the file of users"),
+        (&manager, "administrator", "tokens with the subject `administrator` are valid"),
+    ] {
+        let body = user(name, &["viewer@ours"]);
+        let problem = client.expect_problem(CREATE, body, 400, refused.clone()).await;
+        let message = problem["message"].as_str().unwrap_or_default();
+        assert!(message.contains(expected), "{message}");
+    }
+    root.expect_ok(CREATE, user("administrator", &["viewer@ours"])).await;
+}
+
+#[tokio::test]
+async fn a_role_that_is_removed_ends_the_tokens_for_automation_of_its_project() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    let roles = ["administrator@ours", "administrator@theirs"];
+    root.expect_ok(CREATE, user("alice", &roles)).await;
+    let (now, hour) = (server.clock.now(), TimeDelta::hours(1));
+    let of_alice = [Role::Manage(server.ours.uuid()), Role::Manage(server.theirs.uuid())];
+    let issued = server.authority.issue_operator("alice", &of_alice, hour, now).expect("a token");
+    let alice = server.client(Some(issued.token.reveal()), None);
+    let mut created = Vec::new();
+    for project in ["ours", "theirs"] {
+        let what = format!("POST /v1/projects/{project}/operator-tokens");
+        let body = Some(json!({"name": "ci", "role": "viewer"}));
+        created.push(alice.expect_ok(&what, body).await["tokenId"].clone());
+    }
+    let roles = Some(json!({"roles": ["viewer@ours"]}));
+    server.client_of(Caller::Manager).expect_ok("PUT /v1/users/alice/roles", roles).await;
+    let tx = server.store.fleet().await.expect("a transaction");
+    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let ids: Vec<_> = revoked.ids.iter().map(Uuid::to_string).collect();
+    assert_eq!(json!(ids), json!([created[0]]));
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_auth::users::is_new_name;
 use evenkeel_auth::{User, Users};
+use evenkeel_inventory::ReservedNames;
 use evenkeel_kit::Secret;
 use evenkeel_store::users;
 
@@ -24,6 +25,12 @@ impl UserSources {
 }
 
 impl Realm {
+    /// The names in the file of users, which the database must not have.
+    pub(crate) fn names_in_file(&self) -> ReservedNames {
+        let people = Arc::clone(&self.users);
+        ReservedNames::new(move |name| people.current_users().find(name).is_some())
+    }
+
     async fn load_sources(&self, name: &str) -> Result<UserSources, TokenError> {
         let people = Arc::clone(&self.users);
         let file = tokio::task::spawn_blocking(move || people.current_users()).await;
