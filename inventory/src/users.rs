@@ -1,6 +1,8 @@
 //! `/v1/users`: users who log in with a password. Administrators of a project manage the users who
 //! have roles only in it.
 
+use std::sync::Arc;
+
 use evenkeel_api::Empty;
 use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
 use evenkeel_auth::roles::ADMINISTRATOR;
@@ -60,7 +62,7 @@ pub async fn list_users(call: Call) -> Answer<Vec<UserResource>> {
 
 /// Create a user
 ///
-/// The user logs in with name and password. A name in the file of users as well cannot log in.
+/// The user logs in with name and password. Tokens for automation cannot change users. A name in the file of users as well cannot log in.
 ///
 /// The server refuses a name that exists, also in the file of users, and a role in a project that does
 /// not exist (`failed-precondition`), a weak password (`invalid-argument`), and roles that the caller may not
@@ -83,7 +85,7 @@ pub async fn create_user(call: Call, Json(body): Json<UserInput>) -> Answer<User
     // The hash takes long, so it is computed only for callers who may create users.
     check_administrator(&call)?;
     let password_hash = hash_in_background(password).await?;
-    let (tx, caller) = call.as_any_administrator().await?;
+    let (tx, caller) = open_as_person(&call).await?;
     let roles = resolve_grants(&tx, &caller, &grants).await?;
     let login = UserLogin { password_hash, roles: roles.iter().map(Role::to_string).collect() };
     let (by, now) = (caller.actor_name(), tx.database_time());
@@ -116,7 +118,7 @@ pub async fn set_user_password(
     let password = checked_password(&path.user_name, &body.password)?;
     check_administrator(&call)?;
     let password_hash = hash_in_background(password).await?;
-    let (tx, caller) = call.as_any_administrator().await?;
+    let (tx, caller) = open_as_person(&call).await?;
     lock_managed(&tx, &caller, &path.user_name).await?;
     let now = tx.database_time();
     let user = users::set_password(&tx, &path.user_name, &password_hash, now).await?;
@@ -149,7 +151,7 @@ pub async fn set_user_roles(
 ) -> Answer<UserResource> {
     let force = params.flag("force")?;
     let grants = parse_grants(&body.roles)?;
-    let (tx, caller) = call.as_any_administrator().await?;
+    let (tx, caller) = open_as_person(&call).await?;
     // Users without a role in the caller's projects are visible to nobody but their administrators,
     // but their names are not secret: they are refused when they are created again.
     let old = lock_user(&tx, &path.user_name).await?;
@@ -191,7 +193,7 @@ pub async fn disable_user(
     params: Params,
 ) -> Answer<UserResource> {
     let force = params.flag("force")?;
-    let (tx, caller) = call.as_any_administrator().await?;
+    let (tx, caller) = open_as_person(&call).await?;
     let user = lock_managed(&tx, &caller, &path.user_name).await?;
     check_not_last(&tx, &user, force).await?;
     let now = tx.database_time();
@@ -213,7 +215,7 @@ pub async fn disable_user(
     responses((status = 200, description = "The user is enabled.", body = UserResource), Problem),
 )]
 pub async fn enable_user(call: Call, Path(path): Path<UserPath>) -> Answer<UserResource> {
-    let (tx, caller) = call.as_any_administrator().await?;
+    let (tx, caller) = open_as_person(&call).await?;
     lock_managed(&tx, &caller, &path.user_name).await?;
     let now = tx.database_time();
     let user = users::set_disabled(&tx, &path.user_name, false, now).await?;
@@ -237,7 +239,7 @@ pub async fn enable_user(call: Call, Path(path): Path<UserPath>) -> Answer<UserR
 )]
 pub async fn delete_user(call: Call, Path(path): Path<UserPath>, params: Params) -> Answer<Empty> {
     let force = params.flag("force")?;
-    let (tx, caller) = call.as_any_administrator().await?;
+    let (tx, caller) = open_as_person(&call).await?;
     let user = lock_managed(&tx, &caller, &path.user_name).await?;
     check_not_last(&tx, &user, force).await?;
     users::delete(&tx, &user.name).await?;
@@ -259,12 +261,28 @@ fn checked_password(name: &str, password: &Password) -> Result<Secret, Problem> 
     Ok(password)
 }
 
-/// Refuses a caller who administrates nothing, without a connection to the database.
-fn check_administrator(call: &Call) -> Result<(), Problem> {
-    if call.caller()?.may_manage_any() {
+/// Opens a transaction of an administrator who is a person.
+async fn open_as_person(call: &Call) -> Result<(FleetTx, Arc<Caller>), Problem> {
+    check_person(&call.caller()?)?;
+    call.as_any_administrator().await
+}
+
+/// Refuses a token for automation: a user would keep the rights of the token after its end.
+fn check_person(caller: &Caller) -> Result<(), Problem> {
+    if caller.token_name.is_none() {
         return Ok(());
     }
-    Err(Problem::missing_role("only an administrator may manage users"))
+    Err(Problem::missing_role("a token for automation cannot change users; log in as a person"))
+}
+
+/// Refuses a caller who may not change users, without a connection to the database.
+fn check_administrator(call: &Call) -> Result<(), Problem> {
+    let caller = call.caller()?;
+    check_person(&caller)?;
+    if caller.may_manage_any() {
+        return Ok(());
+    }
+    Err(Problem::missing_role("only an administrator may change users"))
 }
 
 /// Hashes a password on a blocking thread, because that takes long on purpose.

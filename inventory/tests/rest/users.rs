@@ -82,6 +82,30 @@ async fn an_administrator_of_a_project_manages_the_users_of_the_project_alone() 
     assert_eq!(revoked_subjects(&server).await, ["alice"]);
 }
 
+/// A user would outlive the token.
+#[tokio::test]
+async fn a_token_for_automation_changes_no_users() {
+    let server = TestServer::new().await;
+    let manager = server.client_of(Caller::Manager);
+    manager.expect_ok(CREATE, user("alice", &["viewer@ours"])).await;
+    let body = Some(json!({"name": "ci", "role": "administrator"}));
+    let created = manager.expect_ok("POST operator-tokens", body).await;
+    let automation = server.client(created["token"].as_str(), None);
+    assert_eq!(names(&automation).await, ["alice"]);
+    let roles = || Some(json!({"roles": ["administrator@ours"]}));
+    for (what, body) in [
+        (CREATE, user("bob", &["viewer@ours"])),
+        ("PUT /v1/users/alice/password", Some(json!({"password": "another sesame"}))),
+        ("PUT /v1/users/alice/roles", roles()),
+        ("PUT /v1/users/alice/disable", None),
+        ("PUT /v1/users/alice/enable", None),
+        ("DELETE /v1/users/alice", None),
+    ] {
+        let expected = json!({"type": "urn:evenkeel:problem:missing-role"});
+        automation.expect_problem(what, body, 403, expected).await;
+    }
+}
+
 /// An administrator of a project cannot take the name of another person.
 #[tokio::test]
 async fn a_name_that_belongs_to_somebody_else_is_refused() {

@@ -100,3 +100,58 @@ async fn a_revoked_token_is_refused_by_all_servers() {
     one.stop();
     postgres.stop().await;
 }
+
+/// Logs in with a password. Returns the access token.
+fn log_in(server: &ServerProcess, name: &str, password: &str) -> String {
+    let form = format!("grant_type=password&username={name}&password={password}");
+    let request = format!(
+        "POST /realms/master/protocol/openid-connect/token HTTP/1.0\r\nhost: localhost\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{form}",
+        form.len()
+    );
+    let (status, body) = server.send("rest", &request);
+    assert_eq!(status, 200, "{body}");
+    let tokens: Value = serde_json::from_str(&body).unwrap();
+    tokens["access_token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_disabled_user_is_refused_by_all_servers() {
+    let first = TestServer::new();
+    let postgres = first.start_postgres().await;
+    let first = first
+        .with_env("EVENKEELD_DATABASE__URL", &postgres.url())
+        .with_env("EVENKEELD_AUTH__LOGIN__ACCESS_TOKEN_TTL", "15m");
+    let one = first.start_and_wait(&["all"]);
+    let folder = |name: &str| first.data_dir().join(name).to_string_lossy().into_owned();
+    let second = TestServer::new()
+        .with_env("EVENKEELD_DATABASE__URL", &postgres.url())
+        .with_env("EVENKEELD_AUTH__KEYS", &folder("keys"))
+        .with_env("EVENKEELD_AUTH__CA", &folder("ca"));
+    let other = second.start_and_wait(&["inventory"]);
+    let administrator = first.operator_token();
+    let user = json!({
+        "name": "alice", "password": "open-sesame!", "roles": ["administrator@default"],
+    });
+    let (answer, body) = send(&other, "POST /v1/users", &administrator, &user);
+    assert_eq!(answer, 200, "{body}");
+
+    let access = log_in(&one, "alice", "open-sesame!");
+    let create = "POST /v1/projects/default/operator-tokens";
+    let (answer, body) = send(&other, create, &access, &json!({"name": "ci", "role": "viewer"}));
+    assert_eq!(answer, 200, "{body}");
+    let created: Value = serde_json::from_str(&body).unwrap();
+    let automation = created["token"].as_str().unwrap();
+    for token in [access.as_str(), automation] {
+        assert_eq!((status(&one, token), status(&other, token)), (200, 200));
+    }
+    let disable = "/v1/users/alice/disable";
+    let (answer, body) = put(&other, disable, &administrator, &json!({}));
+    assert_eq!(answer, 200, "{body}");
+    for token in [access.as_str(), automation] {
+        wait_until_refused(&[&one, &other], token);
+    }
+    other.stop();
+    one.stop();
+    postgres.stop().await;
+}
