@@ -62,7 +62,7 @@ impl ProjectRole {
     /// The part of a token's role without the project; none for roles that people do not have in a
     /// project.
     #[must_use]
-    pub const fn of(role: Role) -> Option<Self> {
+    pub const fn from_role(role: Role) -> Option<Self> {
         match role {
             Role::Read(_) => Some(Self::Viewer),
             Role::Write(_) => Some(Self::Operator),
@@ -200,7 +200,7 @@ mod tests {
             let role = NamedRole::parse(text).unwrap();
             assert_eq!(role.to_string(), text);
             assert_eq!(names.resolve(&role), Some(expected), "{text}");
-            assert_eq!(ProjectRole::of(expected), Some(role.role), "{text}");
+            assert_eq!(ProjectRole::from_role(expected), Some(role.role), "{text}");
             let elsewhere = NamedRole { project: "banks".into(), ..role };
             assert_eq!(names.resolve(&elsewhere), None, "{text}");
         }

@@ -46,8 +46,9 @@ pub async fn list_operator_tokens(call: Call) -> Answer<Vec<OperatorTokenResourc
     let now = tx.database_time();
     let tokens = operator_tokens::list(&tx).await?;
     let names = RoleNames::load(&tx).await?;
-    let visible =
-        tokens.into_iter().filter(|token| now < token.expires_at && manages(&caller, token));
+    let visible = tokens
+        .into_iter()
+        .filter(|token| now < token.expires_at && may_manage_token(&caller, token));
     Ok(Json(visible.map(|token| resource(token, &names)).collect()))
 }
 
@@ -132,7 +133,7 @@ pub async fn revoke_operator_token(
     let id: Uuid =
         path.token_id.parse().map_err(|_| Problem::parameter("tokenId", "must be a UUID"))?;
     let token = operator_tokens::find(&tx, id).await?;
-    if !manages(&caller, &token) {
+    if !may_manage_token(&caller, &token) {
         return Err(StoreError::NotFound { what: operator_tokens::RESOURCE }.into());
     }
     let now = tx.database_time();
@@ -194,7 +195,7 @@ pub async fn revoke_operator_subject(
 
 /// Whether the caller sees and revokes a token: tokens without a project are for administrators of
 /// all projects.
-fn manages(caller: &Caller, token: &OperatorToken) -> bool {
+fn may_manage_token(caller: &Caller, token: &OperatorToken) -> bool {
     let is_managed = |project: TenantId| caller.may_manage(project.uuid());
     caller.may_administrate() || token.project.is_some_and(is_managed)
 }

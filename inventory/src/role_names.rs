@@ -31,7 +31,7 @@ impl RoleNames {
             return Some(role.to_string());
         };
         let project = self.project(TenantId::new(project))?;
-        let name = ProjectRole::of(role).map_or("node", ProjectRole::name);
+        let name = ProjectRole::from_role(role).map_or("node", ProjectRole::name);
         Some(format!("{name}@{project}"))
     }
 }

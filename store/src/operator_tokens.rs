@@ -94,7 +94,8 @@ pub async fn is_name_used(
     name: &str,
     now: Time,
 ) -> Result<bool, StoreError> {
-    let sql = "SELECT FROM projects WHERE tenant_id = $1 AND removed_at IS NULL FOR NO KEY UPDATE";
+    let sql =
+        "SELECT 1 FROM projects WHERE tenant_id = $1 AND removed_at IS NULL FOR NO KEY UPDATE";
     let locked = query_one(tx.conn(), sql, [project.uuid().into()]).await?;
     locked.ok_or(StoreError::NotFound { what: "project" })?;
     let sql = "SELECT EXISTS (SELECT FROM operator_tokens WHERE project_id = $1 AND name = $2 \

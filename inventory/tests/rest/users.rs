@@ -108,7 +108,7 @@ async fn a_token_for_automation_changes_no_users() {
 
 /// An administrator of a project cannot take the name of another person.
 #[tokio::test]
-async fn a_name_that_belongs_to_somebody_else_is_refused() {
+async fn a_name_of_another_person_is_refused() {
     let server = TestServer::new().await;
     let (root, manager) =
         (server.client_of(Caller::Administrator), server.client_of(Caller::Manager));
