@@ -8,13 +8,14 @@ use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath, RawPathParams};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use evenkeel_auth::{Caller, Role};
+use evenkeel_auth::{AuthError, Caller, Role};
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::changes::{self, EventKind};
 use evenkeel_store::{
-    Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx, projects,
+    Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx,
+    operator_tokens, projects,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -148,6 +149,7 @@ impl Call {
         }
         let store = self.store(ConnectionShare::RestWrites, &caller);
         let tx = store.fleet_as(&self.actor(&caller)).await?;
+        check_not_revoked(&tx, &caller).await?;
         Ok((tx, caller))
     }
 
@@ -175,6 +177,7 @@ impl Call {
             Err(error) => return Err(error.into()),
         };
         if caller.may_manage(tenant.uuid()) {
+            check_not_revoked(&tx, &caller).await?;
             return Ok((tx, tenant, caller));
         }
         if !caller.may_read(tenant.uuid()) {
@@ -282,6 +285,18 @@ impl Call {
             client_address: self.client.map(|address| address.to_string()).unwrap_or_default(),
         }
     }
+}
+
+/// Refuses a token that is revoked, also if this process does not know it yet: it could issue tokens and
+/// create users that survive the revocation.
+async fn check_not_revoked(tx: &FleetTx, caller: &Caller) -> Result<(), Problem> {
+    let id = caller.token_id.filter(|_| caller.issued_by_us);
+    let issuer = if caller.issued_by_us { "" } else { &*caller.issuer };
+    let subject = (issuer, caller.subject.as_str());
+    if operator_tokens::is_revoked(tx, id, subject, caller.issued_at).await? {
+        return Err(AuthError::Revoked.into());
+    }
+    Ok(())
 }
 
 /// The same answer for a missing project and a missing role, so that nobody can probe for projects.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use evenkeel_api::Empty;
 use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
 use evenkeel_auth::roles::ADMINISTRATOR;
@@ -21,6 +22,10 @@ use crate::extract::{Json, Params, Path};
 use crate::problem::Problem;
 use crate::role_names::RoleNames;
 use crate::shape::Answer;
+
+/// Longest time that a login with a password takes. Tokens of logins that run while a user loses its
+/// rights are revoked as well.
+const LOGIN_TIMEOUT: TimeDelta = TimeDelta::seconds(15);
 
 /// A user, by name.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -206,7 +211,8 @@ pub async fn disable_user(
 
 /// Enable a user
 ///
-/// The user can log in again. Tokens from before stay revoked. A repeated request changes nothing.
+/// The user can log in again. Tokens that were issued until 15 seconds after the user was disabled stay
+/// revoked. A repeated request changes nothing.
 ///
 /// Role: `<project UUID>_administrator` for users with roles only in the project, or `evenkeel-admin`
 /// for all.
@@ -427,7 +433,7 @@ async fn revoke_tokens(tx: &FleetTx, caller: &Caller, name: &str) -> Result<(), 
     let revoked = RevokedSubject {
         issuer: String::new(),
         subject: name.to_owned(),
-        revoked_until: tx.database_time(),
+        revoked_until: tx.database_time() + LOGIN_TIMEOUT,
     };
     operator_tokens::revoke_subject(tx, &revoked, &caller.actor_name()).await
 }

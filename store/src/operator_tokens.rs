@@ -226,6 +226,25 @@ pub async fn revoke_named(
     execute(tx.conn(), sql, values).await
 }
 
+/// Whether a token is revoked now. Processes know this up to a second later, in which a revoked token
+/// could issue another one. The issuer is empty for our own tokens; only their ids are unique.
+pub async fn is_revoked(
+    tx: &FleetTx,
+    id: Option<Uuid>,
+    (issuer, subject): (&str, &str),
+    issued_at: Option<Time>,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT FROM operator_tokens WHERE id = $1 AND revoked_at IS NOT NULL) \
+               OR EXISTS (SELECT FROM revoked_subjects WHERE issuer = $2 AND subject = $3 \
+               AND ($4::timestamptz IS NULL \
+               OR date_trunc('second', $4::timestamptz) <= date_trunc('second', revoked_until)))";
+    let values = [id.into(), issuer.into(), subject.into(), issued_at.into()];
+    match query_one(tx.conn(), sql, values).await? {
+        Some(row) => Ok(row.try_get_by_index(0)?),
+        None => Ok(false),
+    }
+}
+
 /// Reads everything that is revoked.
 pub async fn load_revoked(tx: &FleetTx) -> Result<RevokedTokens, StoreError> {
     let sql = "SELECT id FROM operator_tokens WHERE revoked_at IS NOT NULL";

@@ -125,6 +125,8 @@ fn request_order(method: &str, path: &str) -> usize {
     ];
     match method {
         "GET" => 0,
+        // Ends the tokens of administrators.
+        _ if path == "/v1/logout" => 100,
         "DELETE" => {
             let index = order.iter().position(|part| path.contains(part));
             10 + index.expect("add the resource to `statuses::request_order`")

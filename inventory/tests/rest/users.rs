@@ -281,6 +281,30 @@ async fn a_caller_sees_its_roles_by_the_names_of_projects() {
     }
 }
 
+/// In these tests no process reads the revoked tokens, as in the half second before it does.
+#[tokio::test]
+async fn a_token_that_was_just_revoked_issues_no_other() {
+    let server = TestServer::new().await;
+    let by_id = server.client_of(Caller::Manager);
+    by_id.expect_ok("POST /v1/logout", None).await;
+    let root = server.client_of(Caller::Administrator);
+    root.expect_ok(CREATE, user("other", &["administrator@ours"])).await;
+    let (now, hour) = (server.clock.now(), TimeDelta::hours(1));
+    let roles = [Role::Manage(server.ours.uuid())];
+    let issued = server.authority.issue_operator("other", &roles, hour, now).expect("a token");
+    let by_subject = server.client(Some(issued.token.reveal()), None);
+    root.expect_ok("PUT /v1/users/other/disable", None).await;
+    for client in [by_id, by_subject] {
+        for (what, body) in [
+            ("POST operator-tokens", json!({"name": "ci", "role": "viewer"})),
+            (CREATE, user("bob", &["viewer@ours"]).expect("a body")),
+        ] {
+            let expected = json!({"message": "the token was revoked"});
+            client.expect_problem(what, Some(body), 401, expected).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_logout_revokes_the_own_token_and_no_other() {
     let server = TestServer::new().await;

@@ -132,6 +132,33 @@ async fn the_creation_and_the_revocation_of_a_token_are_in_the_change_log() {
     }
 }
 
+#[tokio::test]
+async fn a_token_is_revoked_by_its_id_or_by_its_subject_up_to_a_second() {
+    let store = store_with_tokens().await;
+    let elsewhere = "https://login.example";
+    let tx = store.fleet().await.expect("a transaction");
+    operator_tokens::revoke(&tx, Uuid::from_u128(2), "carol", NOON).await.expect("revoked");
+    let half = TimeDelta::milliseconds(500);
+    operator_tokens::revoke_subject(&tx, &subject(elsewhere, "dave", NOON + half), "carol")
+        .await
+        .expect("revoked");
+    let second = TimeDelta::seconds(1);
+    for (id, issuer, name, issued_at, expected) in [
+        (Some(2), "", "bob", Some(NOON), true),
+        (Some(1), "", "alice", Some(NOON), false),
+        (Some(9), "", "alice", Some(NOON), false),
+        (None, elsewhere, "dave", Some(NOON - second), true),
+        (None, elsewhere, "dave", Some(NOON + half * 2 - TimeDelta::milliseconds(1)), true),
+        (None, elsewhere, "dave", Some(NOON + second), false),
+        (None, elsewhere, "dave", None, true),
+        (None, "", "dave", Some(NOON), false),
+    ] {
+        let id = id.map(Uuid::from_u128);
+        let revoked = operator_tokens::is_revoked(&tx, id, (issuer, name), issued_at).await;
+        assert_eq!(revoked.expect("an answer"), expected, "{id:?} {issuer} {name} {issued_at:?}");
+    }
+}
+
 /// The user of another issuer is the subject of the tokens that it created, with its issuer.
 #[tokio::test]
 async fn tokens_for_automation_are_revoked_with_their_user() {
