@@ -8,18 +8,16 @@ pub(super) async fn resolve_roles(tx: &FleetTx, user: &User) -> Result<Vec<Role>
     let mut roles = Vec::new();
     for grant in &user.roles {
         let role = match grant {
-            RoleGrant::Exact(role) => *role,
-            RoleGrant::Named(named) => match find_role(tx, named).await? {
-                Some(role) => role,
-                None => {
-                    tracing::warn!(
-                        user = user.name,
-                        role = %named,
-                        "a user has a role in a project that does not exist; create the project, or correct the role"
-                    );
-                    continue;
-                }
-            },
+            RoleGrant::Exact(role) => Some(*role),
+            RoleGrant::Named(named) => find_role(tx, named).await?,
+        };
+        let Some(role) = role else {
+            tracing::warn!(
+                user = user.name,
+                role = %grant,
+                "a user has a role in a project that does not exist; create the project, or correct the role"
+            );
+            continue;
         };
         if !roles.contains(&role) {
             roles.push(role);
