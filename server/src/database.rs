@@ -10,6 +10,7 @@ use evenkeel_store::{SchemaCheck, Store, StoreOptions, find_database_role};
 use tokio::time::timeout;
 
 use crate::config::{Config, DatabaseConfig};
+use crate::service_manager;
 
 /// Maximum wait for open transactions on close. A streamed list keeps its transaction open for as
 /// long as its client reads, possibly for ever. Transactions that are still open end with the
@@ -131,6 +132,7 @@ impl Database {
             (SchemaCheck::Outdated, SchemaPolicy::Keep) => Ok(()),
             (SchemaCheck::Outdated, SchemaPolicy::Migrate(limit)) => {
                 tracing::info!(timeout = ?limit, "migrating the database schema");
+                service_manager::notify_status("migrating the database schema");
                 let migrated = self.store.migrate_within(limit).await;
                 migrated.context("cannot migrate the database schema")
             }
@@ -201,10 +203,13 @@ async fn migrate_if_older(store: &Store, role: &str, limit: Duration) -> anyhow:
             return Err(why).context("the database is not usable with database.migration_url");
         }
         SchemaCheck::Current => {}
-        SchemaCheck::Outdated => tracing::info!(
-            timeout = ?limit,
-            "migrating the database schema with the role of database.migration_url"
-        ),
+        SchemaCheck::Outdated => {
+            tracing::info!(
+                timeout = ?limit,
+                "migrating the database schema with the role of database.migration_url"
+            );
+            service_manager::notify_status("migrating the database schema");
+        }
     }
     let migrated = store.migrate_for_service(role, limit).await;
     migrated.context("cannot migrate the database schema with the role of database.migration_url")

@@ -39,7 +39,7 @@ impl RestEndpoint {
     }
 
     /// Options of the command line.
-    fn options(&self) -> String {
+    pub(crate) fn options(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
         let host = match self.address {
             None => "SERVER:8080".to_owned(),

@@ -13,6 +13,7 @@
 //! | `database` | opens the database, runs the private Postgres |
 //! | `app_context` | what the services share |
 //! | `services` | the services and their listeners |
+//! | `service_manager` | notifies systemd that the server is ready and that it is stopping |
 //! | `shared_keys` | the keys that all servers on one database share |
 //! | `first_start` | the project `default` and the first token |
 //! | `operator_tokens` | records issued tokens, and follows the revoked ones |
@@ -50,6 +51,7 @@ mod observe;
 mod operator_tokens;
 mod proxy_header;
 mod realm;
+mod service_manager;
 mod services;
 mod shared_keys;
 mod southbound;

@@ -16,7 +16,9 @@ use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::first_start::RestEndpoint;
 use crate::services::{Addresses, Listeners, ServiceSelection};
 use crate::shared_keys::KeyFolders;
-use crate::{audit, check, data_dir, first_start, operator_tokens, support_bundle, tools};
+use crate::{
+    audit, check, data_dir, first_start, operator_tokens, service_manager, support_bundle, tools,
+};
 
 /// Runs the command. Errors are written to standard error.
 pub async fn run(cli: Cli) -> ExitCode {
@@ -85,13 +87,18 @@ async fn run_services(
     } else {
         (PrivatePostgresMode::Join, SchemaPolicy::Refuse)
     };
+    service_manager::notify_status("opening the database");
     let database = Database::open(&config, data_dir, otherwise, if_older).await?;
     let life = Lifecycle::new();
+    service_manager::notify_when_stopping(&life);
     let shutdown_timeout = config.shutdown_timeout;
-    let started = start_services(config, data_dir, listeners, &database, &life);
-    let outcome = started.await.and_then(|addresses| match ready_file {
-        Some(path) => addresses.write_ready_file(path),
-        None => Ok(()),
+    let started = start_services(config, data_dir, listeners, &database, &life).await;
+    let outcome = started.and_then(|started| {
+        if let Some(path) = ready_file {
+            started.addresses.write_ready_file(path)?;
+        }
+        service_manager::notify_ready(&started.status());
+        Ok(())
     });
     if outcome.is_err() {
         life.stop();
@@ -102,13 +109,31 @@ async fn run_services(
     outcome.map(|()| exit)
 }
 
+/// Running services.
+#[derive(Debug)]
+struct StartedServices {
+    addresses: Addresses,
+    endpoint: RestEndpoint,
+}
+
+impl StartedServices {
+    /// State for the service manager. The script of the package reads the options of `evenkeel login`
+    /// from it.
+    fn status(&self) -> String {
+        match self.addresses.rest {
+            Some(_) => format!("ready; log in with: evenkeel login {}", self.endpoint.options()),
+            None => "ready".to_owned(),
+        }
+    }
+}
+
 async fn start_services(
     config: Config,
     data_dir: &Path,
     listeners: Listeners,
     database: &Database,
     life: &Lifecycle,
-) -> anyhow::Result<Addresses> {
+) -> anyhow::Result<StartedServices> {
     database.stop_if_postgres_ends(life);
     let folders = KeyFolders::new(&config, data_dir);
     folders.check(&database.store, SystemClock.now()).await?;
@@ -136,5 +161,5 @@ async fn start_services(
         admin = %addresses.admin,
         "ready"
     );
-    Ok(addresses)
+    Ok(StartedServices { addresses, endpoint })
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use crate::test_server::{TestServer, eventually, is_alive, signal, sql};
@@ -27,6 +28,29 @@ fn the_first_start_creates_a_project_and_a_token_and_logs_how_to_log_in() {
     assert!(log.contains("log in with: evenkeel login --server http://127.0.0.1:"), "{log}");
     assert!(log.contains(&format!("--token-file {}", file.display())), "{log}");
     assert!(!log.contains(token), "the token itself is in the log");
+}
+
+#[test]
+fn the_service_manager_is_notified_of_the_start_and_of_the_stop() {
+    let harness = TestServer::new();
+    let path = harness.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_mins(2))).unwrap();
+    let receive = || {
+        let mut buffer = [0; 1024];
+        let length = socket.recv(&mut buffer).expect("a notification");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let harness = harness.with_env("NOTIFY_SOCKET", &path.to_string_lossy());
+    let server = harness.start_and_wait(&["all"]);
+
+    assert_eq!(receive(), "STATUS=opening the database\n");
+    assert_eq!(receive(), "STATUS=migrating the database schema\n");
+    let login = format!("evenkeel login --server http://{}", server.address("rest"));
+    assert_eq!(receive(), format!("READY=1\nSTATUS=ready; log in with: {login}\n"));
+
+    server.stop();
+    assert_eq!(receive(), "STOPPING=1\nSTATUS=stopping\n");
 }
 
 #[test]
