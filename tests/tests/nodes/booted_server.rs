@@ -13,7 +13,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Maximum duration of all commands of the page together.
 const MAX_DURATION: Duration = Duration::from_mins(5);
 
-/// Maximum number of commands until the first update.
+/// Maximum number of command lines until the first update is listed.
 const MAX_COMMANDS: usize = 5;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -21,7 +21,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Packages of Debian that ours need or recommend. The machines have no network.
 const DEBIAN_PACKAGES: &[&str] = &["adduser", "ca-certificates", "postgresql"];
 
-/// Removes what forbids services and recommended packages in the roots of tests.
+/// Removes the files that forbid services and recommended packages in the roots of tests.
 const AS_DEBIAN: &str = "rm -f /usr/sbin/policy-rc.d /etc/apt/apt.conf.d/99mmdebstrap";
 
 /// Folder of the packages on a machine.
@@ -29,7 +29,7 @@ const DEBS: &str = "/srv/debs";
 
 /// Fails if anything of the packages is left.
 const CHECK_PURGED: &str = "\
-    for path in /etc/evenkeel /var/lib/evenkeel /var/lib/evenkeel-agent /run/evenkeel \
+    for path in /etc/evenkeel /var/lib/evenkeel /var/lib/evenkeel-agent \
       /usr/bin/evenkeel /usr/bin/evenkeeld /usr/bin/evenkeel-agent; do \
       if test -e $path; then echo \"$path is left\"; exit 1; fi; \
     done; \
@@ -67,11 +67,12 @@ fn run_command(machine: &BootedNode, command: &str) -> String {
     })
 }
 
-fn wait_until_ready(machine: &BootedNode) {
-    until("the server is ready", WAIT_TIMEOUT, || {
-        let look = machine.run(&["test", "-s", "/run/evenkeel/ready.json"]);
-        look.status.success().then_some(())
-    });
+/// Starts the server again, and waits until it is ready.
+fn restart_server(machine: &BootedNode) {
+    machine.sh("systemctl restart evenkeeld");
+    let status = machine.sh("systemctl show --property=StatusText --value evenkeeld");
+    assert!(status.starts_with("ready; log in with: evenkeel login --server http"), "{status}");
+    machine.sh("runuser -u evenkeel -- evenkeeld token operator --role admin");
 }
 
 /// Waits until a package has this version and this number of runs have succeeded.
@@ -148,10 +149,10 @@ fn the_commands_of_the_installation_page_work_on_a_new_machine() {
             "Install the server and a first node" => {
                 assert!(output.contains("  evenkeel login --server http"), "{output}");
                 check_first_update(&machine);
-                let is_update = |command: &&String| !command.starts_with("evenkeel run list");
-                let commands: Vec<&String> =
-                    section.commands.iter().take_while(is_update).collect();
-                print_progress(&format!("commands to the first update: {commands:#?}"));
+                let is_list = |command: &String| command.starts_with("evenkeel run list");
+                let last = section.commands.iter().position(is_list).expect("a list of updates");
+                let commands = &section.commands[..=last];
+                print_progress(&format!("commands to the list of updates: {commands:#?}"));
                 assert!(commands.len() <= MAX_COMMANDS);
             }
             "Upgrade" => {
@@ -210,8 +211,8 @@ fn an_installation_ends_well_after_an_interruption_on_a_full_disk_and_with_a_wro
     let configure = machine.sh("dpkg --configure --pending 2>&1");
     assert!(configure.contains(hint), "{configure}");
     assert_eq!(machine.sh(status), "installed");
-    machine.sh("systemctl stop evenkeeld; umount /var/lib/evenkeel; systemctl start evenkeeld");
-    wait_until_ready(&machine);
+    machine.sh("systemctl stop evenkeeld; umount /var/lib/evenkeel");
+    restart_server(&machine);
 
     // The configuration is wrong, and the newer package has another one.
     let file = "/etc/evenkeel/evenkeeld.toml";
@@ -222,8 +223,7 @@ fn an_installation_ends_well_after_an_interruption_on_a_full_disk_and_with_a_wro
     let upgrade = machine.sh(&format!("dpkg --force-confold --install {newer} 2>&1"));
     assert!(upgrade.contains(hint), "{upgrade}");
     machine.sh(&format!("test -e {file}.dpkg-dist; sed -i /lissten/d {file}"));
-    machine.sh("systemctl restart evenkeeld");
-    wait_until_ready(&machine);
+    restart_server(&machine);
 
     machine.sh("dpkg --remove evenkeel-server");
     assert_eq!(machine.sh("systemctl is-active evenkeeld || true"), "inactive\n");
