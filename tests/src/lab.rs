@@ -34,7 +34,8 @@ pub use member::{Member, events, package, reason};
 pub use mirror::find_debian_sources;
 pub use node::{DpkgStatus, Node, Running, is_older};
 pub use packages::{
-    PackageSet, build_debian_package, check_release, make_bill_of_materials, run_lintian,
+    PackageSet, build_debian_package, check_release, configure_server, make_bill_of_materials,
+    run_lintian,
 };
 pub use registry::Registry;
 pub use repository::Repository;

@@ -4,12 +4,40 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use evenkeel_tests::lab::{
-    PackageSet, check_release, describe_output, make_bill_of_materials, run_lintian,
+    PackageSet, check_release, configure_server, describe_output, make_bill_of_materials,
+    run_lintian,
 };
 use serde_json::Value;
 
 /// Version of the packages.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What the script of the server's package prints. Exit statuses of policy-rc.d and of a start, arguments of dpkg, and a part
+/// of the output.
+const NEXT_COMMANDS: &[(&str, &str, &[&str], &str)] = &[
+    (
+        "0",
+        "0",
+        &["configure"],
+        "  evenkeel login --server https://h:8443 --ca /ca.pem --token-file /",
+    ),
+    ("0", "0", &["configure", "1.0-1"], "the server runs in its new version"),
+    ("0", "0", &["abort-upgrade", "1.1-1"], "the server runs.\n"),
+    ("0", "124", &["configure", "1.0-1"], "  systemctl status evenkeeld.service"),
+    ("0", "1", &["configure"], "  journalctl --unit evenkeeld.service"),
+    ("101", "1", &["configure"], "Later, run: systemctl start evenkeeld.service"),
+    ("101", "1", &["configure", "1.0-1"], "Later, run: systemctl restart evenkeeld.service"),
+];
+
+#[test]
+fn the_configuration_of_the_servers_package_succeeds_and_prints_the_next_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (policy, start, arguments, expected) in NEXT_COMMANDS {
+        let output = configure_server(folder.path(), policy, start, arguments);
+        let text = describe_output(&output);
+        assert!(output.status.success() && text.contains(expected), "{arguments:?}: {text}");
+    }
+}
 
 #[test]
 fn lintian_has_no_error_and_no_warning() {

@@ -19,6 +19,24 @@ umask 077
 "$2/deploy/package/pack" "$3" "$4" "$2/out"
 "#;
 
+/// Runs the script that configures the package of the server, with stand-ins for systemd and for the user database. The
+/// first argument is a folder; the next two are the exit statuses of policy-rc.d and of a start.
+const CONFIGURE_SERVER_SCRIPT: &str = r#"
+script=$PWD/deploy/package/evenkeel-server/postinst
+cd "$1"; export POLICY="$2" START="$3"; shift 3
+mkdir -p programs systemd data; touch data/operator-token
+add() { printf '#!/bin/sh\n%s\n' "$2" > "programs/$1"; chmod 755 "programs/$1"; }
+add deb-systemd-helper ''
+add getent ''
+add policy-rc.d 'exit "$POLICY"'
+add systemctl 'case $* in
+  *show*) echo "ready; log in with: evenkeel login --server https://h:8443 --ca /ca.pem" ;;
+  *start*) exit "$START" ;;
+esac'
+sed -e "s#/run/systemd/system#$PWD/systemd#" -e "s#^data=.*#data=$PWD/data#" "$script" > script
+PATH=$PWD/programs:$PATH sh script "$@"
+"#;
+
 /// Checks a release with the public key in its repository.
 const CHECK_RELEASE_SCRIPT: &str = r#"
 cd "$1"; export GNUPGHOME="$2"
@@ -135,6 +153,15 @@ pub fn check_release(release: &Path) -> Output {
     let mut checking = command("sh");
     checking.args(["-ec", CHECK_RELEASE_SCRIPT, "check"]).arg(release).arg(keys.path());
     checking.output().expect("a shell starts")
+}
+
+/// Runs the script that configures the package of the server, in a folder with stand-ins for system programs. `policy` and
+/// `start` are the exit statuses of policy-rc.d and of a start of the server; `arguments` are those of dpkg.
+pub fn configure_server(folder: &Path, policy: &str, start: &str, arguments: &[&str]) -> Output {
+    let mut configuring = command("sh");
+    configuring.current_dir(tree::root());
+    configuring.args(["-ec", CONFIGURE_SERVER_SCRIPT, "configure"]).arg(folder);
+    configuring.args([policy, start]).args(arguments).output().expect("a shell starts")
 }
 
 /// What lintian finds in packages: its exit status and its report, errors and warnings only. `None` if lintian is
