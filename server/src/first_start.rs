@@ -88,8 +88,8 @@ pub(crate) async fn run_first_start(
         path.display(),
     );
     tracing::info!(
-        "create the first user with: evenkeel user add NAME --role {ADMINISTRATOR}, then log in with: evenkeel login \
-         --server {server} --username NAME; logins with a password need the section [auth.login] in the configuration"
+        "create the first user with: evenkeel user add NAME --role {ADMINISTRATOR}, then log in with: evenkeel login {options} \
+         --username NAME; logins with a password need the section [auth.login] in the configuration"
     );
     Ok(())
 }
