@@ -18,8 +18,9 @@ impl VersionNumbers {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let number = |part: &str| {
+            // `parse` accepts a sign.
             let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
-            let number = part.parse().ok();
+            let number: Option<u32> = part.parse().ok();
             number.filter(|_| is_number && part.len() <= Self::MAX_DIGITS)
         };
         let numbers: Option<Vec<u32>> = text.split('.').map(number).collect();

@@ -133,14 +133,14 @@ fn disks_of_the_machine_are_read_and_other_block_devices_are_not() {
     }
     let hardware = root.read();
     assert_eq!(names(&hardware).0, ["nvme0n1", "sda", "vda"]);
-    let [nvme, sda, vda] = hardware.disks.as_slice() else {
+    let [nvme, sata, virtio] = hardware.disks.as_slice() else {
         panic!("{hardware:?}");
     };
     let texts =
         |disk: &Disk| [&disk.model, &disk.vendor, &disk.serial, &disk.wwid].map(Clone::clone);
     assert_eq!(texts(nvme), ["PM9A3", "", "S4EW", "eui.0025"]);
-    assert_eq!(texts(sda), ["Disk", "ATA", "S1N2", "naa.5002"]);
-    assert_eq!(texts(vda), ["Disk", "", "virtual-1", ""]);
+    assert_eq!(texts(sata), ["Disk", "ATA", "S1N2", "naa.5002"]);
+    assert_eq!(texts(virtio), ["Disk", "", "virtual-1", ""]);
     assert_eq!(nvme.size_bytes, 1 << 20);
 }
 
