@@ -312,6 +312,28 @@ async fn an_exact_filter_uses_an_index() {
     }
 }
 
+#[tokio::test]
+async fn a_list_of_hosts_reads_only_the_tables_whose_columns_it_uses() {
+    const TABLES: [&str; 4] = ["host_hardware", "instances", "node_states", "last_contacts"];
+    let (store, tenant) = store_with_project().await;
+    create_many_hosts(&store, tenant).await;
+    let tx = store.snapshot(tenant).await.expect("a snapshot");
+    let start = listing::PageStart::Offset(0);
+    for (filter, order, used) in [
+        ("name = 'edge'", "", vec![]),
+        ("cpuModel = 'Xeon'", "", vec!["host_hardware"]),
+        ("", "productVendor", vec!["host_hardware"]),
+        ("agentVersion < '0.10'", "", vec!["instances", "node_states"]),
+        ("lastContact = null", "", vec!["instances", "last_contacts"]),
+        ("cpuModel = 'Xeon'", "bootTime", vec!["host_hardware", "instances", "node_states"]),
+    ] {
+        let listing = parse_listing(Resource::Host, filter, order);
+        let plan = listing::explain(&tx, &listing, &start, 100).await.expect("a plan");
+        let read = TABLES.into_iter().filter(|table| plan.contains(&format!(" on {table}")));
+        assert_eq!(read.collect::<Vec<_>>(), used, "{filter} {order}: {plan}");
+    }
+}
+
 /// A row of a run is long and the index entry with its name is short, so the scan must read nothing
 /// but the index. This test only shows that such a plan exists; the planner may choose another one.
 #[tokio::test]

@@ -5,8 +5,8 @@ use super::{Column, Link, ResourceTable, project_table};
 pub const HOST: ResourceTable = ResourceTable {
     joined: " LEFT JOIN host_hardware @x ON @x.tenant_id = @.tenant_id AND @x.host_id = @.id \
              LEFT JOIN instances @xi ON @xi.tenant_id = @.tenant_id AND @xi.host_id = @.id \
-             LEFT JOIN node_states @xn ON @xn.tenant_id = @xi.tenant_id AND @xn.instance_id = @xi.id \
-             LEFT JOIN last_contacts @xc ON @xc.tenant_id = @xi.tenant_id AND @xc.instance_id = @xi.id",
+             LEFT JOIN node_states @xn ON @xn.tenant_id = @.tenant_id AND @xn.instance_id = @xi.id \
+             LEFT JOIN last_contacts @xc ON @xc.tenant_id = @.tenant_id AND @xc.instance_id = @xi.id",
     labels: Some("@.metadata"),
     tally: Some("host"),
     references: &[
