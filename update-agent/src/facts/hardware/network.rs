@@ -13,10 +13,8 @@ use super::system_files::{clean_text, list_names, read_lines, read_number, read_
 const MAX_INTERFACES: usize = 128;
 const MAX_ADDRESSES: usize = 32;
 
-/// How many interfaces may be stacked on each other, such as a VLAN on a bridge on a bond, and how
-/// many lower ones of each are looked at.
-const MAX_STACK_DEPTH: usize = 4;
-const MAX_LOWER_INTERFACES: usize = 8;
+/// Maximum number of interfaces below one, such as a bond below a bridge, whose own lower ones are read.
+const MAX_LOWER_INTERFACES: usize = 256;
 
 /// Flags of a route (`RTF_UP`, `RTF_GATEWAY`, `RTF_REJECT`).
 const ROUTE_UP: u32 = 0x1;
@@ -56,7 +54,7 @@ pub fn read_network_interfaces(root: &Path) -> Vec<NetworkInterface> {
     let folder = root.join("sys/class/net");
     let mut addresses = read_addresses(root);
     let names = list_names(&folder).into_iter();
-    let names = names.filter(|name| is_reported(&folder, name, MAX_STACK_DEPTH));
+    let names = names.filter(|name| has_device(&folder, name));
     let interfaces = names.take(MAX_INTERFACES).map(|name| {
         let addresses = addresses.remove(&name).unwrap_or_default();
         read_interface(&folder.join(&name), &name, &addresses)
@@ -64,14 +62,21 @@ pub fn read_network_interfaces(root: &Path) -> Vec<NetworkInterface> {
     interfaces.collect()
 }
 
-fn is_reported(folder: &Path, name: &str, depth: usize) -> bool {
-    let interface = folder.join(name);
-    if interface.join("device").is_dir() {
-        return true;
+/// Whether an interface has a device or is stacked on an interface with one. A bridge may have hundreds
+/// of lower interfaces, and the one with a device may be the last.
+fn has_device(folder: &Path, name: &str) -> bool {
+    let (mut visited, mut pending) = (BTreeSet::new(), vec![name.to_owned()]);
+    while let Some(name) = pending.pop() {
+        let interface = folder.join(&name);
+        if interface.join("device").is_dir() {
+            return true;
+        }
+        if visited.len() < MAX_LOWER_INTERFACES && visited.insert(name) {
+            let names = list_names(&interface).into_iter();
+            pending.extend(names.filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned())));
+        }
     }
-    let names = if depth == 0 { Vec::new() } else { list_names(&interface) };
-    let lower = names.iter().filter_map(|name| name.strip_prefix("lower_"));
-    lower.take(MAX_LOWER_INTERFACES).any(|name| is_reported(folder, name, depth - 1))
+    false
 }
 
 fn read_interface(
@@ -125,11 +130,9 @@ fn read_addresses(root: &Path) -> BTreeMap<String, BTreeSet<(IpAddr, u32)>> {
     let routes = parse_routes(&read_lines(&folder.join("route")));
     let mut addresses: BTreeMap<String, BTreeSet<(IpAddr, u32)>> = BTreeMap::new();
     let local = parse_local_addresses(&read_lines(&folder.join("fib_trie")));
-    for address in local {
-        if let Some((interface, prefix)) = find_interface(&routes, address) {
-            let of_interface = addresses.entry(interface.to_owned()).or_default();
-            of_interface.insert((IpAddr::V4(address), prefix));
-        }
+    for (interface, address, prefix) in assign_addresses(&routes, &local) {
+        let of_interface = addresses.entry(interface.to_owned()).or_default();
+        of_interface.insert((IpAddr::V4(address), prefix));
     }
     for line in read_lines(&folder.join("if_inet6")).lines() {
         if let Some((interface, address, prefix)) = parse_ipv6_address(line) {
@@ -194,19 +197,37 @@ fn parse_local_addresses(text: &str) -> BTreeSet<Ipv4Addr> {
     addresses
 }
 
-/// The interface of an address, with the length of its prefix: that of the smallest network that
-/// contains the address and is connected without a gateway. An address without a network of its own,
-/// as clouds assign them, belongs to the interface of the default route.
-fn find_interface(routes: &[Ipv4Route], address: Ipv4Addr) -> Option<(&str, u32)> {
+/// The interface of each address, with the length of its prefix. An address without a connected network
+/// belongs to the interface of the default route if that has no other address, as in some clouds.
+/// Otherwise it is left out: it is the address of a service, a tunnel or a load balancer, which comes
+/// and goes.
+fn assign_addresses<'a>(
+    routes: &'a [Ipv4Route],
+    local: &BTreeSet<Ipv4Addr>,
+) -> Vec<(&'a str, Ipv4Addr, u32)> {
+    let (mut assigned, mut single) = (Vec::new(), Vec::new());
+    for address in local {
+        match find_network(routes, *address) {
+            Some(route) => assigned.push((route.interface.as_str(), *address, route.prefix_length)),
+            None => single.push(*address),
+        }
+    }
+    let default = routes.iter().filter(|route| route.prefix_length == 0);
+    let default = default.min_by_key(|route| route.metric).map(|route| route.interface.as_str());
+    if let Some(name) = default
+        && assigned.iter().all(|(interface, ..)| *interface != name)
+    {
+        assigned.extend(single.into_iter().map(|address| (name, address, 32)));
+    }
+    assigned
+}
+
+/// The smallest network that contains an address and is connected without a gateway.
+fn find_network(routes: &[Ipv4Route], address: Ipv4Addr) -> Option<&Ipv4Route> {
     let connected = routes.iter().filter(|route| {
         !route.has_gateway && (1..32).contains(&route.prefix_length) && route.contains(address)
     });
-    let connected = connected.min_by_key(|route| (32 - route.prefix_length, route.metric));
-    if let Some(route) = connected {
-        return Some((route.interface.as_str(), route.prefix_length));
-    }
-    let default = routes.iter().filter(|route| route.prefix_length == 0);
-    default.min_by_key(|route| route.metric).map(|route| (route.interface.as_str(), 32))
+    connected.min_by_key(|route| (32 - route.prefix_length, route.metric))
 }
 
 /// Parses a line of `/proc/net/if_inet6`: address, number of the interface, length of the prefix,
@@ -243,13 +264,23 @@ eth9\tbroken
     fn an_address_belongs_to_the_interface_of_its_smallest_network() {
         let routes = parse_routes(ROUTES);
         assert_eq!(routes.len(), 4, "{routes:?}");
-        for (address, expected) in
-            [("192.0.2.7", ("eth0", 24)), ("10.1.0.5", ("br0", 8)), ("172.31.1.9", ("eth0", 32))]
-        {
-            let found = find_interface(&routes, address.parse().unwrap());
-            assert_eq!(found, Some(expected), "{address}");
-        }
-        assert_eq!(find_interface(&[], Ipv4Addr::new(192, 0, 2, 7)), None);
+        let own = Ipv4Addr::new(192, 0, 2, 7);
+        let bridged = Ipv4Addr::new(10, 1, 0, 5);
+        let service = Ipv4Addr::new(172, 31, 1, 9);
+        let assign = |routes, addresses: &[Ipv4Addr]| {
+            assign_addresses(routes, &addresses.iter().copied().collect())
+        };
+        assert_eq!(
+            assign(&routes, &[own, bridged, service]),
+            [("br0", bridged, 8), ("eth0", own, 24)],
+            "an address without a network is not one of an interface with another address"
+        );
+        assert_eq!(
+            assign(&routes, &[bridged, service]),
+            [("br0", bridged, 8), ("eth0", service, 32)],
+            "the only address of the interface of the default route"
+        );
+        assert!(assign(&[], &[own]).is_empty());
     }
 
     #[test]
@@ -323,11 +354,10 @@ mod fuzz {
         ];
         fuzz("/proc/net", |rng| {
             let routes = parse_routes(&text(rng, &samples, "\t\n 0123456789ABCDEF|-/."));
-            for address in parse_local_addresses(&text(rng, &samples, "\n |-/.0123456789")) {
-                assert!(!address.is_loopback());
-                let found = find_interface(&routes, address);
-                assert!(found.is_none_or(|(_, prefix)| prefix <= 32), "{found:?}");
-            }
+            let local = parse_local_addresses(&text(rng, &samples, "\n |-/.0123456789"));
+            assert!(!local.iter().any(Ipv4Addr::is_loopback), "{local:?}");
+            let assigned = assign_addresses(&routes, &local);
+            assert!(assigned.iter().all(|(_, _, prefix)| *prefix <= 32), "{assigned:?}");
             for line in text(rng, &samples, "\n 0123456789abcdef").lines() {
                 let parsed = parse_ipv6_address(line);
                 assert!(parsed.is_none_or(|(_, _, prefix)| prefix <= 128), "{parsed:?}");

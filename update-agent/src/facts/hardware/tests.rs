@@ -5,6 +5,9 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
+/// A number of interfaces above the limit of those that are followed.
+const MANY_INTERFACES: usize = 300;
+
 /// A root with files of the kernel.
 struct FakeRoot(tempfile::TempDir);
 
@@ -189,6 +192,20 @@ fn interfaces_with_a_device_and_those_on_them_are_read() {
 }
 
 #[test]
+fn a_bridge_of_many_virtual_machines_is_reported_if_one_interface_has_a_device() {
+    let root = FakeRoot::new();
+    root.device_interface("eno1", "0000:00:1f.6");
+    for number in 0..MANY_INTERFACES {
+        let name = format!("tap{number}");
+        root.write(&format!("sys/class/net/{name}/operstate"), "up\n");
+        root.link(&format!("sys/class/net/br0/lower_{name}"), &format!("sys/class/net/{name}"));
+        root.link(&format!("sys/class/net/br1/lower_{name}"), &format!("sys/class/net/{name}"));
+    }
+    root.link("sys/class/net/br0/lower_eno1", "sys/class/net/eno1");
+    assert_eq!(names(&root.read()).1, ["br0", "eno1"]);
+}
+
+#[test]
 fn display_controllers_are_read_with_the_names_of_the_usual_vendors() {
     let root = FakeRoot::new();
     for (address, class, vendor) in [
@@ -225,7 +242,7 @@ fn hostile_files_end_in_bounded_texts_and_lists() {
         root.disk(&format!("sd{number:03}"), &[("device/serial", serial.as_str())]);
     }
     root.disk("sdz", &[("size", "18446744073709551615\n")]);
-    // Interfaces that are stacked on themselves.
+    // Interfaces that are stacked on themselves and on each other.
     for (name, lower) in [("a", "b"), ("b", "a"), ("c", "c")] {
         for copy in 0..30 {
             let link = format!("sys/class/net/{name}/lower_{lower}{copy}");
