@@ -19,6 +19,10 @@ const HARDWARE_INTERVAL: Duration = Duration::from_mins(10);
 /// clock, which is corrected continuously.
 const BOOT_TIME_TOLERANCE: TimeDelta = TimeDelta::minutes(1);
 
+/// The part of the memory by which its size may differ without being reported. A hypervisor changes the
+/// memory of a virtual machine all the time (ballooning).
+const MEMORY_TOLERANCE_DIVISOR: u64 = 8;
+
 /// Reads the facts about the machine.
 #[derive(Debug)]
 pub struct MachineReader {
@@ -54,7 +58,11 @@ impl MachineReader {
             return;
         }
         if let Some(root) = &self.root {
-            self.hardware = Some((Instant::now(), Hardware::read(root, os::machine())));
+            let mut hardware = Hardware::read(root, os::machine());
+            if let Some((_, last)) = last {
+                hardware.memory_bytes = keep_similar(last.memory_bytes, hardware.memory_bytes);
+            }
+            self.hardware = Some((Instant::now(), hardware));
         }
     }
 
@@ -67,6 +75,12 @@ impl MachineReader {
     pub const fn boot_time(&self) -> Option<DateTime<Utc>> {
         self.boot_time
     }
+}
+
+/// The reported size of the memory, unless the current one differs by more than the tolerance.
+const fn keep_similar(reported: u64, current: u64) -> u64 {
+    let is_similar = reported.abs_diff(current) <= reported / MEMORY_TOLERANCE_DIVISOR;
+    if is_similar { reported } else { current }
 }
 
 #[cfg(test)]
@@ -94,6 +108,15 @@ mod tests {
         assert_eq!(memory(2), 1_024, "not yet");
         tokio::time::advance(HARDWARE_INTERVAL).await;
         assert_eq!(memory(2), 2_048);
+    }
+
+    #[test]
+    fn the_size_of_the_memory_is_reported_again_if_it_differs_by_more_than_an_eighth() {
+        assert_eq!(keep_similar(8_000, 7_000), 8_000);
+        assert_eq!(keep_similar(8_000, 9_000), 8_000);
+        assert_eq!(keep_similar(8_000, 6_999), 6_999);
+        assert_eq!(keep_similar(8_000, 9_001), 9_001);
+        assert_eq!(keep_similar(0, 1), 1, "it could not be read before");
     }
 
     #[test]
