@@ -358,7 +358,7 @@ async fn create_instances(
         if n.is_multiple_of(2) {
             let mut node = nodes::lock(tx, host.id).await.expect("a node");
             node.provisioned = n.is_multiple_of(4);
-            node.agent_version = format!("0.{}.0", n % 12);
+            node.agent_version = nth_agent_version(n / 2);
             node.status = Status::new("a_b\\c 50%", Indication::Idle, nth_time(n + 5));
             node.update_status = Status::new("Updating", Indication::InProgress, nth_time(n));
             ["", "edge os 2"][n / 2 % 2].clone_into(&mut node.os_update_available);
@@ -379,6 +379,16 @@ async fn create_instances(
         ids.push(created.id);
     }
     instances::find_many(tx, &ids).await.expect("instances")
+}
+
+/// Versions with numbers only, with a suffix, and without numbers.
+fn nth_agent_version(n: usize) -> String {
+    match n % 4 {
+        0 => format!("0.{n}.0"),
+        1 => format!("0.{n}~rc1"),
+        2 => format!("0.{n}.0-dirty.5"),
+        _ => "dev".to_owned(),
+    }
 }
 
 /// The report of a run that left a package out.

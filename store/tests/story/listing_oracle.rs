@@ -221,7 +221,7 @@ fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) ->
             !text.is_empty() && !same_text(field, text, other)
         }
         (Cell::Text(text), FieldCondition::Version(comparison, expected)) => {
-            let numbers = VersionNumbers::parse(text);
+            let numbers = leading_numbers(text);
             numbers.is_some_and(|numbers| satisfies(numbers.cmp(expected), *comparison))
         }
         (Cell::Enumeration(name), FieldCondition::Unset) => name == "unspecified",
@@ -241,6 +241,12 @@ fn cell_matches(cell: &Cell, field: &FilterField, condition: &FieldCondition) ->
         }
         _ => false,
     }
+}
+
+/// The numbers at the beginning of a version.
+fn leading_numbers(text: &str) -> Option<VersionNumbers> {
+    let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
+    ends.map(|end| &text[..end]).find_map(VersionNumbers::parse)
 }
 
 fn matches_pattern(text: &str, pattern: &Pattern) -> bool {
