@@ -173,8 +173,9 @@ pub struct HostResource {
 
     /// Vendor of the product; empty if it is unknown.
     pub product_vendor: String,
-    /// Time of the last call of the node; null if there was none, and in hosts that are part of another
-    /// resource. The server stores the times of calls every half a minute.
+    /// Time of the last call of the node, or of the beginning of its long poll; null if there was none,
+    /// and in hosts that are part of another resource. The server stores the times of calls at an
+    /// interval, 30 seconds by default.
     pub last_contact: Option<DateTime<Utc>>,
     /// Version of the agent; empty if it is unknown, and in hosts that are part of another resource.
     pub agent_version: String,
@@ -187,7 +188,8 @@ pub struct HostResource {
     /// Whether the node requires a reboot; null if it is unknown, and in hosts that are part of another
     /// resource.
     pub reboot_required: Option<bool>,
-    /// Packages that require the reboot, at most 20; empty if none does or they are unknown.
+    /// Packages that require the reboot; empty if none does or they are unknown. If there are more than
+    /// 20, the last entry is the number of the others.
     pub reboot_required_by: Vec<String>,
     /// IP addresses of all network interfaces, with the length of their prefix; empty in hosts that are
     /// part of another resource.

@@ -113,7 +113,8 @@ pub struct FactsSummary {
     /// Release of the running kernel.
     pub kernel_release: Option<String>,
     pub reboot_required: Option<bool>,
-    /// The first packages that require the reboot, at most [`Self::MAX_REBOOT_PACKAGES`].
+    /// Packages that require the reboot, at most [`Self::MAX_REBOOT_PACKAGES`] entries. If there are more packages, the last
+    /// entry is the number of the others.
     pub reboot_required_by: Option<Vec<String>>,
     /// When the kernel started, by the node's clock.
     pub boot_time: Option<Time>,

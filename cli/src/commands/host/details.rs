@@ -40,7 +40,7 @@ pub fn add_details(page: &mut DetailPage, host: &HostResource) {
     add_hardware_tables(page, host);
 }
 
-/// Adds what is known about the node.
+/// Adds the last contact, the agent and the time of the boot, as far as they are known.
 fn add_node(page: &mut DetailPage, host: &HostResource) {
     if let Some(at) = host.last_contact {
         page.field("last contact", format_time(at));
