@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
 use crate::client_certificates::peer_certificate;
+use crate::handshake_slots::HandshakeSlots;
 use crate::listen::{
     ClientConnection, Connection, ConnectionActivity, Listener, Peer, RunningRequest,
     UnauthenticatedSlot,
@@ -154,6 +155,7 @@ impl HttpBody for TrackedBody {
 /// Serves the connections of a listener.
 struct HttpServer {
     tls: Option<TlsAcceptor>,
+    handshake_slots: HandshakeSlots,
     handler: HttpConnectionHandler,
     timeouts: HttpTimeouts,
     proxies: TrustedProxies,
@@ -167,6 +169,7 @@ impl HttpServer {
         let router = router.layer(middleware::from_fn(track_request));
         Self {
             tls: settings.tls.map(TlsAcceptor::from),
+            handshake_slots: HandshakeSlots::new(),
             handler: HttpConnectionHandler::new(router, settings.timeouts.header),
             timeouts: settings.timeouts,
             proxies: settings.proxies,
@@ -222,7 +225,7 @@ impl HttpServer {
             return Err(io::Error::other("too many unauthenticated connections of one address"));
         }
         let stream = match &self.tls {
-            Some(acceptor) => Either::Left(acceptor.accept(stream).await?),
+            Some(acceptor) => Either::Left(self.handshake_slots.accept(acceptor, stream).await?),
             None => Either::Right(stream),
         };
         Ok((stream, Peer(client)))

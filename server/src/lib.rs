@@ -18,6 +18,7 @@
 //! | `first_start` | the project `default` and the first token |
 //! | `operator_tokens` | records issued tokens, and follows the revoked ones |
 //! | `listen`, `http`, `southbound`, `tls` | listeners: sockets, HTTP, gRPC, certificates |
+//! | `handshake_slots` | limits the TLS handshakes that run at once |
 //! | `file_state` | notices changes of files that are read again |
 //! | `client_certificates` | verifies the certificates of nodes in handshakes |
 //! | `realm` | token endpoint: login with a password |
@@ -43,6 +44,7 @@ mod database;
 mod file_state;
 mod first_start;
 mod fleet_metrics;
+mod handshake_slots;
 mod http;
 mod listen;
 mod loopback_guard;

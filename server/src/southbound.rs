@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -30,6 +30,7 @@ use tower::util::MapRequestLayer;
 use crate::app_context::AppContext;
 use crate::client_certificates::peer_certificate;
 use crate::config::SouthboundConfig;
+use crate::handshake_slots::HandshakeSlots;
 use crate::listen::{
     Connection, ConnectionSlot, Listener, NodeConnections, NodeSlot, UnauthenticatedSlot,
 };
@@ -38,13 +39,6 @@ use crate::proxy_header::TrustedProxies;
 
 /// Maximum number of connections between handshake and gRPC server.
 const ACCEPT_QUEUE_LENGTH: usize = 64;
-
-/// Maximum number of concurrent handshakes per CPU. Existing connections need CPU time as well.
-const HANDSHAKES_PER_CPU: usize = 64;
-
-/// Time after which a handshake no longer counts as concurrent. A slow client uses almost no CPU
-/// time, and must not block others.
-const HANDSHAKE_TURN: Duration = Duration::from_millis(20);
 
 /// HTTP/2 flow-control window of a stream: bytes of a message that may be sent before they are
 /// read.
@@ -158,7 +152,7 @@ struct HandshakeHandler {
     acceptor: TlsAcceptor,
     handshake_timeout: Duration,
     authentication_timeout: Duration,
-    handshake_slots: Semaphore,
+    handshake_slots: HandshakeSlots,
     proxies: TrustedProxies,
     nodes: NodeConnections,
     sender: mpsc::Sender<io::Result<TlsConnection>>,
@@ -174,12 +168,11 @@ impl HandshakeHandler {
         give: mpsc::Sender<io::Result<TlsConnection>>,
     ) -> Self {
         const HANDSHAKES_TOTAL: &str = "evenkeel_handshakes_total";
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             acceptor,
             handshake_timeout: config.handshake_timeout,
             authentication_timeout: config.authentication_timeout,
-            handshake_slots: Semaphore::new(processors.saturating_mul(HANDSHAKES_PER_CPU)),
+            handshake_slots: HandshakeSlots::new(),
             proxies: TrustedProxies::new(&config.trusted_proxies),
             nodes: NodeConnections::new(config.max_connections_per_node),
             sender: give,
@@ -258,26 +251,11 @@ impl HandshakeHandler {
         if unauthenticated.is_some_and(|slot| !slot.set_address(client.ip())) {
             return Err(io::Error::other("too many unauthenticated connections of one address"));
         }
-        // A client that sends nothing must not use a handshake slot.
-        stream.readable().await?;
-        let mut stream = run_in_turn(&self.handshake_slots, self.acceptor.accept(stream)).await?;
+        let mut stream = self.handshake_slots.accept(&self.acceptor, stream).await?;
         if stream.fill_buf().await?.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok((stream, client))
-    }
-}
-
-/// Runs `work` with one of the slots. After `HANDSHAKE_TURN` it releases the slot and continues
-/// without it.
-async fn run_in_turn<T>(slots: &Semaphore, work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    let slot = slots.acquire().await;
-    let done = tokio::time::timeout(HANDSHAKE_TURN, work.as_mut()).await;
-    drop(slot);
-    match done {
-        Ok(done) => done,
-        Err(_) => work.await,
     }
 }
 
@@ -458,30 +436,5 @@ impl AsyncWrite for TlsConnection {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::{pending, poll_fn};
-
-    use super::*;
-
-    /// Polls the future once; returns whether it is ready.
-    async fn is_ready(work: &mut Pin<&mut impl Future>) -> bool {
-        poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await
-    }
-
-    #[tokio::test]
-    async fn a_waiting_handshake_starts_when_another_has_used_its_turn() {
-        let slots = Semaphore::new(1);
-        let mut slow = pin!(run_in_turn(&slots, pending::<()>()));
-        assert!(!is_ready(&mut slow).await, "it has the only slot");
-        let mut quick = pin!(run_in_turn(&slots, async {}));
-        assert!(!is_ready(&mut quick).await, "it waits for the slot");
-        tokio::select! {
-            () = slow => panic!("it never ends"),
-            () = quick => {}
-        }
     }
 }
