@@ -103,14 +103,15 @@ async fn issue_operator_token(
     Ok(issued)
 }
 
-/// Prints the certificate of the server's own authority.
+/// Prints the certificate of the server's own authority. It writes nothing, so root may run it as
+/// well as the owner of the data directory.
 pub(crate) fn print_ca(config: &Config) -> anyhow::Result<ExitCode> {
-    let data_dir = data_dir::find(&config.data_dir)?;
-    let path = KeyFolders::new(config, &data_dir).ca.join("ca.pem");
+    let path = KeyFolders::new(config, &config.data_dir).ca.join("ca.pem");
     let pem = fs::read_to_string(&path).with_context(|| {
         let path = path.display();
         format!(
-            "cannot read {path}, which the first start of a server creates; check --data-dir and --config"
+            "cannot read {path}, which the first start of a server creates; check --data-dir and --config, \
+             and run this command as root or as the user of the server"
         )
     })?;
     print_line(pem.trim_end())
