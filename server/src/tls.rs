@@ -6,7 +6,7 @@ mod source;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -39,9 +39,16 @@ const KEY_READABLE_BY_OTHERS: &str =
 pub(crate) struct Certificates {
     source: CertificateSource,
     current: RwLock<CurrentCertificate>,
-    /// State of the files at the last check.
-    stamps: Mutex<Vec<Option<FileStamp>>>,
+    last_check: Mutex<FileCheck>,
     digest: Option<String>,
+}
+
+/// The files of a certificate at the last check.
+#[derive(Debug)]
+struct FileCheck {
+    stamps: Vec<Option<FileStamp>>,
+    /// Start of the validity of a new certificate that was not valid yet.
+    valid_from: Option<DateTime<Utc>>,
 }
 
 impl Certificates {
@@ -76,9 +83,9 @@ impl Certificates {
         now: DateTime<Utc>,
     ) -> anyhow::Result<Self> {
         // Before the files are read: a change meanwhile is noticed by the first check.
-        let stamps = Mutex::new(source.file_stamps());
+        let last_check = FileCheck { stamps: source.file_stamps(), valid_from: None };
         let current = RwLock::new(source.load(now)?);
-        Ok(Self { source, current, stamps, digest })
+        Ok(Self { source, current, last_check: Mutex::new(last_check), digest })
     }
 
     /// Returns the digest of the authority's certificate, for join tokens. `None` if agents use the
@@ -188,16 +195,23 @@ impl Certificates {
     }
 
     /// Loads the certificate again if it is due, or if its files have changed. A certificate that is
-    /// not usable or not valid changes nothing.
+    /// not usable or not valid changes nothing. One that is not valid yet is used once it is valid:
+    /// the clock of its issuer may be ahead.
     fn renew(&self, listener: &'static str, now: DateTime<Utc>) {
         let current = self.current();
         let is_due = current.renew_at.is_some_and(|due| now >= due);
         // Unusable files are not read again before they change.
-        if !self.have_files_changed() && !is_due {
+        if !self.must_read_files(now) && !is_due {
             return;
         }
         let file = ReloadedFile::Certificate(listener);
-        match self.source.load(now).and_then(|fresh| fresh.require_valid(now)) {
+        let loaded = self.source.load(now);
+        if let Ok(fresh) = &loaded
+            && now < fresh.validity.not_before
+        {
+            self.last_check().valid_from = Some(fresh.validity.not_before);
+        }
+        match loaded.and_then(|fresh| fresh.require_valid(now)) {
             Ok(fresh) if fresh.key.cert == current.key.cert => {}
             Ok(fresh) => {
                 let expires_at = fresh.validity.not_after;
@@ -223,13 +237,20 @@ impl Certificates {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns whether a file has changed since the last call.
-    fn have_files_changed(&self) -> bool {
+    /// Returns whether a file has changed since the last call, or has become valid.
+    fn must_read_files(&self, now: DateTime<Utc>) -> bool {
         let stamps = self.source.file_stamps();
-        let mut last = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
-        let have_changed = *last != stamps;
-        *last = stamps;
-        have_changed
+        let mut last = self.last_check();
+        let must_read =
+            last.stamps != stamps || last.valid_from.is_some_and(|valid_from| now >= valid_from);
+        if must_read {
+            *last = FileCheck { stamps, valid_from: None };
+        }
+        must_read
+    }
+
+    fn last_check(&self) -> MutexGuard<'_, FileCheck> {
+        self.last_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -474,6 +495,28 @@ mod tests {
         let expiry = (NOW + TimeDelta::hours(1) + TimeDelta::days(90)).timestamp();
         let gauge = "evenkeel_certificate_expiry_timestamp_seconds{certificate=\"rest\"}";
         assert!(text.contains(&format!("{gauge} {expiry}")), "{text}");
+    }
+
+    #[test]
+    fn a_new_file_that_is_not_valid_yet_is_used_once_it_is_valid() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = authority(folder.path());
+        let path = |name: &str| folder.path().join(name);
+        let replace = |at: DateTime<Utc>| {
+            let fresh = ca.issue_server(&["localhost".to_owned()], at).unwrap();
+            replace_file(&path("key.pem"), fresh.key_pem.reveal());
+            replace_file(&path("chain.pem"), &fresh.chain_pem);
+        };
+        replace(NOW);
+        let certificates = Certificates::from_files(&path("chain.pem"), &path("key.pem"), None);
+        let certificates = certificates.unwrap();
+        let first = current_chain(&certificates);
+        // Valid a day before it is issued.
+        replace(NOW + TimeDelta::days(2));
+        for (hours, is_used) in [(0, false), (23, false), (24, true)] {
+            certificates.renew("rest", NOW + TimeDelta::hours(hours));
+            assert_eq!(current_chain(&certificates) != first, is_used, "after {hours} hours");
+        }
     }
 
     #[test]
