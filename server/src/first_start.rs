@@ -19,37 +19,39 @@ use crate::operator_tokens;
 /// How the command line reaches the REST API.
 #[derive(Debug)]
 pub(crate) struct RestEndpoint {
-    /// Address of the listener, if this process serves the API.
-    pub(crate) address: Option<SocketAddr>,
-    pub(crate) is_tls: bool,
-    /// Certificate of the authority that the command line must trust; none if its certificate comes
-    /// from a file.
-    pub(crate) ca: Option<PathBuf>,
+    /// `SERVER` stands for a name that this process does not know.
+    url: String,
+    /// Certificate of the authority that the command line must trust; none without TLS, or if the
+    /// listener uses certificate files.
+    ca: Option<PathBuf>,
 }
 
 impl RestEndpoint {
+    /// The endpoint of a listener. Without an address, another process serves the API.
     pub(crate) fn new(
         address: Option<SocketAddr>,
         security: HttpSecurity<'_>,
         ca_folder: &Path,
     ) -> Self {
+        let scheme = if security == HttpSecurity::PlainHttp { "http" } else { "https" };
+        let host = match (address, security) {
+            (None, _) => "SERVER:8080".to_owned(),
+            // The certificate is valid for its own names, which may include no address.
+            (Some(address), HttpSecurity::Files { .. }) => format!("SERVER:{}", address.port()),
+            (Some(address), _) if address.ip().is_unspecified() => {
+                format!("localhost:{}", address.port())
+            }
+            (Some(address), _) => address.to_string(),
+        };
         let is_own = security == HttpSecurity::OwnAuthority;
         let ca = is_own.then(|| ca_folder.join("ca.pem"));
-        Self { address, is_tls: security != HttpSecurity::PlainHttp, ca }
+        Self { url: format!("{scheme}://{host}"), ca }
     }
 
     /// Options of the command line.
     pub(crate) fn options(&self) -> String {
-        let scheme = if self.is_tls { "https" } else { "http" };
-        let host = match self.address {
-            None => "SERVER:8080".to_owned(),
-            Some(address) if address.ip().is_unspecified() => {
-                format!("localhost:{}", address.port())
-            }
-            Some(address) => address.to_string(),
-        };
         let ca = self.ca.as_ref().map(|path| format!(" --ca {}", path.display()));
-        format!("--server {scheme}://{host}{}", ca.unwrap_or_default())
+        format!("--server {}{}", self.url, ca.unwrap_or_default())
     }
 }
 
@@ -117,7 +119,8 @@ mod tests {
         for (address, security, expected) in [
             (Some("127.0.0.1:8080"), HttpSecurity::PlainHttp, "--server http://127.0.0.1:8080"),
             (None, HttpSecurity::PlainHttp, "--server http://SERVER:8080"),
-            (Some("192.0.2.1:1"), files, "--server https://192.0.2.1:1"),
+            (Some("0.0.0.0:80"), HttpSecurity::PlainHttp, "--server http://localhost:80"),
+            (Some("192.0.2.1:1"), files, "--server https://SERVER:1"),
             (
                 Some("[::]:8443"),
                 HttpSecurity::OwnAuthority,
