@@ -52,10 +52,11 @@ pub fn hint(text: &str, ca_option: &str) -> Option<String> {
 /// causes. `None` for other errors.
 pub fn scheme_hint(text: &str) -> Option<String> {
     if text.contains("InvalidContentType") {
-        return Some("the server speaks no TLS there: use http://, or another port".to_owned());
+        return Some("the server does not use TLS on this port: use another port, or http://, which encrypts nothing".to_owned());
     }
-    let speaks_tls = text.contains("invalid HTTP version");
-    speaks_tls.then(|| "the server may expect TLS there: use https://, or another port".to_owned())
+    let uses_tls = text.contains("invalid HTTP version");
+    uses_tls
+        .then(|| "the server may use TLS on this port: use https://, or another port".to_owned())
 }
 
 #[cfg(test)]
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn a_wrong_scheme_has_a_hint() {
         let plain = scheme_hint("received corrupt message of type InvalidContentType");
-        assert!(plain.is_some_and(|text| text.contains("use http://")));
+        assert!(plain.is_some_and(|text| text.contains("or http://, which encrypts nothing")));
         let secured = scheme_hint("invalid HTTP version parsed");
         assert!(secured.is_some_and(|text| text.contains("use https://")));
         assert_eq!(scheme_hint("connection refused"), None);

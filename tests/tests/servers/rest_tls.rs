@@ -65,7 +65,7 @@ async fn the_command_line_trusts_the_servers_authority_and_explains_other_certif
         (format!("https://{rest}"), "", "`evenkeeld ca` prints"),
         (format!("https://{other_name}"), with_ca.as_str(), "add the name to rest.server_names"),
         (format!("http://{rest}"), "", "use https://"),
-        (format!("https://{admin}"), with_ca.as_str(), "use http://"),
+        (format!("https://{admin}"), with_ca.as_str(), "does not use TLS"),
     ] {
         let failure = list(&address, options).await.expect_err("no connection");
         assert!(matches!(failure, Failure::Unreachable { .. }), "{address}: {failure:?}");
