@@ -1,20 +1,21 @@
 //! Permissions of the files that hold secrets.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use evenkeel_store::find_tls_file;
 
 use crate::config::Config;
+use crate::file_state::is_readable_by_others;
 use crate::shared_keys::KeyFolders;
 
 /// A warning for each file with a secret that all users of the machine can read or change.
 pub(super) fn find_open_files(config: &Config, data_dir: &Path) -> Vec<String> {
-    let open = secret_files(config, data_dir).into_iter().filter(|(_, path)| is_open(path));
+    let files = secret_files(config, data_dir).into_iter();
+    let open = files.filter(|(_, path)| is_readable_by_others(path));
     let warnings = open.map(|(setting, path)| {
         let path = path.display();
-        format!("{setting}: all users of this machine can read {path}: run `chmod 600 {path}`")
+        format!("{setting}: all users of this machine can read {path}: run `chmod o= {path}`")
     });
     warnings.collect()
 }
@@ -59,8 +60,4 @@ fn keys_in(folder: &Path) -> Vec<PathBuf> {
             && fs::read_to_string(path).is_ok_and(|text| text.contains("PRIVATE KEY"))
     };
     paths.filter(is_key).collect()
-}
-
-fn is_open(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o007 != 0)
 }

@@ -138,7 +138,7 @@ fn a_configuration_is_checked_without_side_effects() {
 #[test]
 fn the_check_names_each_bad_server_name_and_each_bad_file_of_the_listener_for_nodes() {
     let harness = TestServer::new();
-    let key = harness.write_private_file("key.pem", "no key\n");
+    let key = harness.write_file("key.pem", "no key\n");
     let text = format!(
         "[southbound]\ncertificate = '/no/such/chain'\nkey = {key:?}\nca = '/no/such/ca'\n\
          server_names = ['https://updates.example', 'updates.example', 'up dates']\n\

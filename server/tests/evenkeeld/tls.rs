@@ -239,7 +239,9 @@ fn the_check_finds_a_key_of_another_certificate_and_a_key_that_everyone_can_read
         let valid = check(listener, &chain, &key).expect_success();
         assert_eq!(valid, "the configuration is valid\n");
         let stderr = check(listener, &chain, &open_key).expect_failure();
-        let warning = format!("evenkeeld: warning: {listener}.key: {open_key}: all users of this");
+        let warning = format!(
+            "evenkeeld: warning: {listener}.key: all users of this machine can read {open_key}"
+        );
         assert!(stderr.contains(&warning), "{stderr}");
         let fault = format!("evenkeeld: {listener}.certificate: {chain} and {open_key} are not");
         assert!(stderr.contains(&fault), "{stderr}");
