@@ -126,9 +126,8 @@ impl Listener {
             format!("cannot listen on {address} (choose another address with {setting} or EVENKEELD_{variable})")
         })?;
         let address = socket.local_addr().context("cannot read the address of a socket")?;
-        let name = setting.split('.').next().unwrap_or(setting);
         Ok(Self {
-            name,
+            name: listener_name(setting),
             socket,
             address,
             slots: Arc::new(Semaphore::new(max_connections.clamp(1, Semaphore::MAX_PERMITS))),
@@ -237,6 +236,11 @@ impl Listener {
             }
         }
     }
+}
+
+/// The name of a listener in metrics and messages: the section of its configuration key.
+pub(crate) fn listener_name(setting: &'static str) -> &'static str {
+    setting.split_once('.').map_or(setting, |(section, _)| section)
 }
 
 fn bind_socket(address: SocketAddr) -> std::io::Result<TcpListener> {

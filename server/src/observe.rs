@@ -154,6 +154,7 @@ mod tests {
     use evenkeel_store::ConnectionShare;
 
     use super::*;
+    use crate::listen::listener_name;
 
     #[test]
     fn an_unknown_method_has_no_label_of_its_own() {
@@ -161,14 +162,28 @@ mod tests {
         assert_eq!(method_label("BREW"), "other");
     }
 
+    /// The declared values of the only label of a metric.
+    fn declared_values(name: &str) -> &'static [&'static str] {
+        let mut metrics = METRIC_GROUPS.iter().flat_map(|group| group.metrics);
+        let metric = metrics.find(|metric| metric.name == name).unwrap();
+        match metric.labels[0].values {
+            LabelValues::Closed(declared) => declared,
+            LabelValues::Open => panic!("the values of {name} are open"),
+        }
+    }
+
     #[test]
     fn each_share_of_the_connections_is_declared() {
-        let mut metrics = METRIC_GROUPS.iter().flat_map(|group| group.metrics);
-        let metric = metrics.find(|metric| metric.name == "evenkeel_database_connections").unwrap();
-        let LabelValues::Closed(declared) = metric.labels[0].values else {
-            panic!("the shares are open");
-        };
+        let declared = declared_values("evenkeel_database_connections");
         assert_eq!(declared, ConnectionShare::ALL.map(ConnectionShare::name));
+    }
+
+    #[test]
+    fn each_listener_is_declared() {
+        let settings = ["rest.listen", "southbound.listen", "files.listen", "admin.listen"];
+        for metric in ["evenkeel_connections", "evenkeel_connections_full_total"] {
+            assert_eq!(declared_values(metric), settings.map(listener_name), "{metric}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

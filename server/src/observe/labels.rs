@@ -46,8 +46,8 @@ pub(super) const CALL_OUTCOME: MetricLabel = closed(
 );
 pub(super) const LISTENER: MetricLabel = closed(
     "listener",
-    &["rest.listen", "southbound.listen", "files.listen", "admin.listen"],
-    "Setting of the listener: `rest.listen`, `southbound.listen`, `files.listen` or `admin.listen`",
+    &["rest", "southbound", "files", "admin"],
+    "Section with the settings of the listener: `rest`, `southbound`, `files` or `admin`",
 );
 pub(super) const HANDSHAKE_OUTCOME: MetricLabel = closed(
     "outcome",
