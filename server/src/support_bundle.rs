@@ -1,6 +1,7 @@
 //! `evenkeeld support-bundle`: an archive for a report of an error. It has no secrets: texts of
 //! settings are shown only if they are in a list, and known secrets are replaced in every part.
 
+mod admin_client;
 mod known_secrets;
 mod machine;
 mod settings;
@@ -21,8 +22,6 @@ use evenkeel_store::{Store, diagnosis, newest_schema_step};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::check::{self, inspect_database};
@@ -32,16 +31,11 @@ use crate::data_dir;
 use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 use crate::observe::REVISION;
 
+use admin_client::AdminClient;
 use known_secrets::KnownSecrets;
 
 /// Folder in the archive.
 const FOLDER: &str = "evenkeel-support";
-
-/// Maximum duration of a request to the running process.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Maximum size of its response in bytes.
-const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 
 /// Maximum duration of the queries. Counting a very large fleet takes longer and is left out.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -74,16 +68,21 @@ async fn collect_parts(
 ) -> Vec<BundlePart> {
     let part = |name, text| BundlePart { name, text };
     let admin = args.admin.unwrap_or_else(|| reachable_address(config.admin.listen));
+    let admin = AdminClient::new(config, data_dir, admin);
+    let get = async |path: &str| match &admin {
+        Ok(client) => text_or_error(client.get(path).await),
+        Err(error) => format!("not available: {error:#}\n"),
+    };
     let mut health = String::new();
     for path in ["/livez", "/readyz"] {
-        let _written = writeln!(health, "{path}: {}", text_or_error(get(admin, path).await));
+        let _written = writeln!(health, "{path}: {}", get(path).await);
     }
     let mut parts = vec![
         part("version.txt", describe_version()),
         part("settings.json", text_or_error(describe_settings(config))),
         part("check.txt", describe_check(config).await),
         part("health.txt", health),
-        part("metrics.txt", text_or_error(get(admin, "/metrics").await)),
+        part("metrics.txt", get("/metrics").await),
         part("database.json", text_or_error(describe_database(config, data_dir).await)),
         part("machine.txt", machine::describe_machine(data_dir)),
     ];
@@ -156,21 +155,6 @@ async fn describe_store(store: &Store) -> anyhow::Result<Value> {
         "tables": tables,
         "fleet": counts,
     }))
-}
-
-/// Sends a GET request to the admin listener and returns the whole response.
-async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
-    let exchange = async {
-        let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut response = Vec::new();
-        stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut response).await?;
-        io::Result::Ok(String::from_utf8_lossy(&response).into_owned())
-    };
-    let response = timeout(REQUEST_TIMEOUT, exchange).await;
-    let response = response.with_context(|| format!("{address} does not answer in time"))?;
-    response.with_context(|| format!("cannot reach {address}; does evenkeeld run?"))
 }
 
 /// The address under which this machine reaches a listener.

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use evenkeel_auth::CertificateAuthority;
+use evenkeel_kit::{Clock, SystemClock};
+
 use crate::test_server::TestServer;
 
 /// Unpacks an archive and returns the text of all of its files.
@@ -104,6 +107,31 @@ fn the_archive_describes_a_running_server_and_has_no_secret() {
     let again = harness.start(&arguments).expect_failure();
     assert!(again.contains("cannot create"), "{again}");
     server.stop();
+}
+
+#[test]
+fn the_archive_has_the_metrics_of_a_listener_with_tls() {
+    let harness = TestServer::new();
+    let now = SystemClock.now();
+    let ca = CertificateAuthority::open(&harness.path("operator-ca"), now).unwrap();
+    let issued = ca.issue_server(&["updates.example".to_owned()], now).unwrap();
+    let chain = harness.write_private_file("chain.pem", &issued.chain_pem);
+    let key = harness.write_private_file("key.pem", issued.key_pem.reveal());
+    let own = harness.with_env("EVENKEELD_ADMIN__TLS", "true");
+    let files = harness
+        .with_env("EVENKEELD_ADMIN__CERTIFICATE", &chain)
+        .with_env("EVENKEELD_ADMIN__KEY", &key);
+    for (name, harness) in [("own", own), ("files", files)] {
+        let server = harness.start_and_wait(&["all"]);
+        let admin = server.address("admin").to_string();
+        let archive = harness.path(&format!("{name}.tar.gz"));
+        let output = archive.display().to_string();
+        let arguments = ["support-bundle", "--output", &output, "--no-log", "--admin", &admin];
+        harness.start(&arguments).expect_success();
+        let text = unpack(&archive);
+        assert!(text.contains("ready\n") && text.contains("evenkeel_build_info"), "{name}: {text}");
+        server.stop();
+    }
 }
 
 #[test]
