@@ -491,19 +491,3 @@ async fn an_instance_is_created_changed_and_invalidated() {
     GET customConfigs?filter=name == "none"
     "#);
 }
-
-#[tokio::test]
-async fn an_operating_system_is_changed() {
-    let cli = TestCli::new().await;
-    cli.fake_server.answer(
-        "PATCH compute/os/os-00000001",
-        json!({"resourceId": "os-00000001", "architecture": "arm64", "metadata": "{\"channel\":\"stable\"}"}),
-    );
-    let text = cli.run("evenkeel os set os-00000001 --architecture arm64 --metadata {}").await;
-    assert!(text.contains("architecture   arm64\n"), "{text}");
-    assert!(text.contains("metadata       {\"channel\":\"stable\"}\n"), "{text}");
-    assert_eq!(
-        cli.fake_server.requests(),
-        r#"PATCH compute/os/os-00000001 {"architecture":"arm64","metadata":"{}"}"#
-    );
-}

@@ -341,3 +341,19 @@ async fn a_project_in_use_is_deleted_only_with_force() {
     ");
     assert_eq!(cli.run("evenkeel project delete lab --force").await, "project lab deleted\n");
 }
+
+#[tokio::test]
+async fn an_operating_system_is_changed() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer(
+        "PATCH compute/os/os-00000001",
+        json!({"resourceId": "os-00000001", "architecture": "arm64", "metadata": "{\"channel\":\"stable\"}"}),
+    );
+    let text = cli.run("evenkeel os set os-00000001 --architecture arm64 --metadata {}").await;
+    assert!(text.contains("architecture   arm64\n"), "{text}");
+    assert!(text.contains("metadata       {\"channel\":\"stable\"}\n"), "{text}");
+    assert_eq!(
+        cli.fake_server.requests(),
+        r#"PATCH compute/os/os-00000001 {"architecture":"arm64","metadata":"{}"}"#
+    );
+}

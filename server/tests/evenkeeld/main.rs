@@ -20,4 +20,5 @@ mod startup_errors;
 mod support_bundle;
 mod test_server;
 mod tls;
+mod tls_client;
 mod unauthenticated;

@@ -12,9 +12,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use evenkeel_pg::{Options, PrivatePostgres};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, Stream, StreamOwned};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, Stream, StreamOwned};
+
+use crate::tls_client::{ClientCertificate, client_config, tls_session, tls_session_with};
 
 /// Maximum duration of each step of a test.
 const TEST_TIMEOUT: Duration = Duration::from_mins(2);
@@ -418,9 +419,6 @@ impl ServerProcess {
     }
 }
 
-/// A client certificate and its private key, both in DER.
-pub type ClientCertificate = (CertificateDer<'static>, PrivateKeyDer<'static>);
-
 /// A client of the listener for files with a client certificate. It resumes its last TLS session.
 pub struct FileClient(Arc<ClientConfig>);
 
@@ -440,35 +438,6 @@ impl FileClient {
         let answer = server.send_over_tls("files", &mut session, path, "");
         (answer, session.handshake_kind())
     }
-}
-
-fn tls_session(protocol: &[u8], ca: &Path, name: &str) -> ClientConnection {
-    tls_session_with(client_config(protocol, ca, None), name)
-}
-
-fn tls_session_with(config: Arc<ClientConfig>, name: &str) -> ClientConnection {
-    let name = ServerName::try_from(name.to_owned()).unwrap();
-    ClientConnection::new(config, name).unwrap()
-}
-
-fn client_config(
-    protocol: &[u8],
-    ca: &Path,
-    certificate: Option<ClientCertificate>,
-) -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let mut config = match certificate {
-        Some((certificate, key)) => config.with_client_auth_cert(vec![certificate], key).unwrap(),
-        None => config.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![protocol.to_vec()];
-    Arc::new(config)
 }
 
 impl Drop for ServerProcess {
