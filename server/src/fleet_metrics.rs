@@ -19,8 +19,9 @@ const DUE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest interval between two counts.
 const MIN_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A count begins at the earliest after this multiple of the duration of the last one, so that
-/// counting takes at most a twentieth of the time of one connection, however large the fleet is.
+/// A count begins at the earliest after this multiple of the duration of the last one, also of one
+/// that failed, so that counting takes at most a twentieth of the time of one connection, however
+/// large the fleet is.
 const REST_FACTOR: u32 = 20;
 
 /// The states of open runs, as the store names them.
@@ -62,16 +63,19 @@ impl FleetMetrics {
         let (fleet, store, stopping) = (self.clone(), store.clone(), life.stopping());
         life.spawn("fleet counts", async move {
             let mut ticks = tick::aligned_interval(interval.min(DUE_CHECK_INTERVAL));
+            let mut retry_at = Instant::now();
             loop {
                 tokio::select! {
                     () = stopping.cancelled() => return Ok(()),
                     _ = ticks.tick() => {}
                 }
-                if !fleet.is_due(interval) {
+                if Instant::now() < retry_at || !fleet.is_due(interval) {
                     continue;
                 }
+                let began_at = Instant::now();
                 let counted = stopping.run_until_cancelled(Box::pin(fleet.count(&store))).await;
                 if let Some(Err(error)) = counted {
+                    retry_at = Instant::now() + rest_after(began_at.elapsed());
                     note_failure(&error);
                 }
             }
@@ -117,16 +121,21 @@ impl FleetMetrics {
     /// Whether the counts are missing or old.
     fn is_due(&self, interval: Duration) -> bool {
         self.latest().is_none_or(|latest| {
-            let rest = latest.took.saturating_mul(REST_FACTOR);
+            let rest = rest_after(latest.took);
             interval.max(latest.took + rest) <= latest.began_at.elapsed()
         })
     }
 }
 
+/// How long no count begins after one that took this long.
+fn rest_after(took: Duration) -> Duration {
+    took.saturating_mul(REST_FACTOR)
+}
+
 fn note_failure(error: &StoreError) {
     // Others log that the database cannot be reached.
     if !matches!(error, StoreError::Unreachable(_)) {
-        tracing::warn!(error = %chain(error), "cannot count the fleet for metrics; the next pass retries");
+        tracing::warn!(error = %chain(error), "cannot count the fleet for metrics; a later pass retries");
     }
 }
 
