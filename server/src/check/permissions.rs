@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use evenkeel_kit::Secret;
 use evenkeel_store::find_tls_file;
 
 use crate::config::Config;
@@ -31,10 +32,11 @@ pub(crate) fn secret_files(config: &Config, data_dir: &Path) -> Vec<(String, Pat
         files.extend(keys_in(&folder).into_iter().map(|path| ("auth.keys".to_owned(), path)));
     }
     let database = &config.database;
-    let key = database.url.as_ref().and_then(|url| find_tls_file(url.reveal(), "sslkey"));
+    let key_of = |url: Option<&Secret>| find_tls_file(url?.reveal(), "sslkey");
     let named = [
         ("database.password_file", database.password_file.clone()),
-        ("database.url: sslkey", key),
+        ("database.url: sslkey", key_of(database.url.as_ref())),
+        ("database.migration_url: sslkey", key_of(database.migration_url.as_ref())),
         ("rest.key", config.rest.key.clone()),
         ("southbound.key", config.southbound.key.clone()),
         ("admin.key", config.admin.key.clone()),

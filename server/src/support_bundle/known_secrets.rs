@@ -10,7 +10,7 @@ use crate::config::Config;
 /// Shorter lines of a file are not replaced: they would occur in other texts by chance.
 const MIN_SECRET_LENGTH: usize = 4;
 
-/// Files of secrets are short; a longer one is not read to its end.
+/// Files of secrets are short; the end of a longer one is not replaced.
 const MAX_FILE_BYTES: usize = 64 << 10;
 
 /// The texts to replace, longest first.
@@ -22,7 +22,9 @@ impl KnownSecrets {
         let mut secrets = Vec::new();
         let proxies = config.os_resource_manager.registries.values();
         let proxies = proxies.filter_map(|registry| registry.proxy.as_ref());
-        for url in config.database.url.iter().chain(proxies) {
+        let database = &config.database;
+        let urls = database.url.iter().chain(&database.migration_url);
+        for url in urls.chain(proxies) {
             secrets.extend(url_secrets(url.reveal()));
         }
         for (_, path) in secret_files(config, data_dir) {
@@ -46,14 +48,38 @@ impl KnownSecrets {
     }
 }
 
-/// A URL with a password, and the password alone.
+/// A URL with a password, and the password alone, as the URL contains it and decoded. Postgres also
+/// takes it as the parameter `password`.
 fn url_secrets(url: &str) -> Vec<String> {
-    let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
-    let password = user.and_then(|(user, _)| user.split_once(':'));
-    match password {
-        Some((_, password)) => vec![url.to_owned(), password.to_owned()],
-        None => Vec::new(),
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let user = base.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    let of_user = user.and_then(|(user, _)| user.split_once(':')).map(|(_, password)| password);
+    let parameters = query.split('&').filter_map(|pair| pair.strip_prefix("password="));
+    let mut secrets = Vec::new();
+    for password in of_user.into_iter().chain(parameters) {
+        secrets.push(password.to_owned());
+        if password.contains('%') {
+            secrets.push(decode_percent(password));
+        }
     }
+    if !secrets.is_empty() {
+        secrets.push(url.to_owned());
+    }
+    secrets
+}
+
+/// Replaces each `%` with two hexadecimal digits by its byte.
+fn decode_percent(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = if *first == b'%' { tail.get(..2) } else { None };
+        let digits = digits.and_then(|digits| str::from_utf8(digits).ok());
+        let decoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -63,9 +89,14 @@ mod tests {
     #[test]
     fn the_password_of_a_url_is_a_secret() {
         let url = "postgres://u:hush@db/x";
-        assert_eq!(url_secrets(url), [url, "hush"]);
-        assert!(url_secrets("postgres://u@db/x").is_empty());
-        assert!(url_secrets("none").is_empty());
+        assert_eq!(url_secrets(url), ["hush", url]);
+        let url = "postgres://u@db/x?sslmode=require&password=hush";
+        assert_eq!(url_secrets(url), ["hush", url]);
+        let url = "postgres://u:h%40sh%@db/x?a=b@c";
+        assert_eq!(url_secrets(url), ["h%40sh%", "h@sh%", url]);
+        for url in ["postgres://u@db/x", "postgres://db/x?a=u:b@c", "none", ""] {
+            assert!(url_secrets(url).is_empty(), "{url}");
+        }
     }
 
     #[test]
