@@ -97,6 +97,7 @@ impl FleetMetrics {
         let began_at = Instant::now();
         let counts = fleet_counts::read(&lease, HOSTS_PER_STATEMENT).await?;
         let published = PublishedCounts { counts, took: began_at.elapsed() };
+        // The notification is written during the commit, so no reader of the change log waits for it.
         fleet_counts::publish_counts(&lease, &published).await?;
         lease.commit().await?;
         self.note(&published);

@@ -15,9 +15,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use evenkeel_kit::{Clock, SystemClock};
-use evenkeel_store::fleet_counts::{self, HOSTS_PER_STATEMENT};
+use evenkeel_store::fleet_counts::{self, FleetCounts, HOSTS_PER_STATEMENT};
 use evenkeel_store::{Store, diagnosis, newest_schema_step};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -37,8 +37,11 @@ use known_secrets::KnownSecrets;
 /// Folder in the archive.
 const FOLDER: &str = "evenkeel-support";
 
-/// Maximum duration of the queries. Counting a very large fleet takes longer and is left out.
+/// Maximum duration of the queries but for the counts of the fleet.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum duration of the counts of the fleet. They are left out if counting takes longer.
+const COUNT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A file of the archive.
 struct BundlePart {
@@ -137,9 +140,20 @@ async fn describe_database(config: &Config, data_dir: &Path) -> anyhow::Result<S
     let database =
         Database::open(config, data_dir, PrivatePostgresMode::Join, SchemaPolicy::Keep).await?;
     let described = timeout(DATABASE_TIMEOUT, Box::pin(describe_store(&database.store))).await;
+    let counts = timeout(COUNT_TIMEOUT, Box::pin(count_fleet(&database.store))).await;
     database.close().await;
-    let described = described.context("the database is too slow")??;
+    let mut described = described.context("the database is too slow")??;
+    described["fleet"] = match counts {
+        Ok(Ok(counts)) => json!(counts),
+        Ok(Err(error)) => json!(format!("not available: {error:#}")),
+        Err(_) => json!(format!("not available: counting took longer than {COUNT_TIMEOUT:?}")),
+    };
     Ok(serde_json::to_string_pretty(&described)?)
+}
+
+async fn count_fleet(store: &Store) -> anyhow::Result<FleetCounts> {
+    let tx = store.fleet().await?;
+    Ok(fleet_counts::read(&tx, HOSTS_PER_STATEMENT).await?)
 }
 
 async fn describe_store(store: &Store) -> anyhow::Result<Value> {
@@ -147,13 +161,11 @@ async fn describe_store(store: &Store) -> anyhow::Result<Value> {
     let (server, schema) = diagnosis::read_versions(&tx).await?;
     let tables = diagnosis::read_table_sizes(&tx).await?;
     let clocks = store.read_clocks(&SystemClock).await?;
-    let counts = fleet_counts::read(&tx, HOSTS_PER_STATEMENT).await?;
     Ok(json!({
         "postgres": server,
         "schema": schema,
         "clock_offset_ms": clocks.offset().num_milliseconds(),
         "tables": tables,
-        "fleet": counts,
     }))
 }
 

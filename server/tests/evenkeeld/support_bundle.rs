@@ -140,6 +140,10 @@ fn an_archive_without_a_database_has_the_reason_and_no_password() {
     let password = harness.write_file("database.password", "hush-file\n");
     let harness = harness
         .with_env("EVENKEELD_DATABASE__URL", "postgres://hush-user:hush-url@127.0.0.1:1/evenkeel")
+        .with_env(
+            "EVENKEELD_DATABASE__MIGRATION_URL",
+            "postgres://hush-owner:hush-own@127.0.0.1:1/x",
+        )
         .with_env("EVENKEELD_DATABASE__PASSWORD_FILE", &password);
     let output = harness.path("bundle.tar.gz").display().to_string();
     let arguments = ["support-bundle", "--output", &output, "--no-log", "--admin", "127.0.0.1:1"];
@@ -149,4 +153,13 @@ fn an_archive_without_a_database_has_the_reason_and_no_password() {
     assert!(text.contains("not available: cannot connect to the database"), "{text}");
     assert!(text.contains("fault: database: "), "{text}");
     assert!(!text.contains("hush"), "{text}");
+}
+
+#[test]
+fn an_archive_says_that_the_admin_listener_uses_tls() {
+    let harness = TestServer::new().with_env("EVENKEELD_ADMIN__TLS", "true");
+    let output = harness.path("bundle.tar.gz").display().to_string();
+    harness.start(&["support-bundle", "--output", &output, "--no-log"]).expect_success();
+    let text = unpack(&harness.path("bundle.tar.gz"));
+    assert!(text.contains("/readyz: not available: admin.listen uses TLS"), "{text}");
 }
