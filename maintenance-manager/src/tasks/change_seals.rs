@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_store::change_seals::{ChangeSealer, SealingPass};
 use evenkeel_store::{Store, StoreError};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
@@ -17,12 +17,33 @@ const SEAL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct ChangeSealing {
     sealer: ChangeSealer,
+    unsealed_age: UnsealedAge,
+}
+
+/// Age of the oldest change that is not sealed.
+#[derive(Clone, Copy, Debug)]
+struct UnsealedAge {
+    read_at: Instant,
+    age: Duration,
+}
+
+impl UnsealedAge {
+    /// The age as it was read now.
+    fn new(age: Duration) -> Self {
+        Self { read_at: Instant::now(), age }
+    }
+
+    /// The highest age that is possible now, if no pass has succeeded since.
+    fn grown(self) -> Duration {
+        self.age + self.read_at.elapsed()
+    }
 }
 
 impl ChangeSealing {
     #[must_use]
     pub fn new(store: Store) -> Self {
-        Self { sealer: ChangeSealer::new(store) }
+        let unsealed_age = UnsealedAge::new(Duration::ZERO);
+        Self { sealer: ChangeSealer::new(store), unsealed_age }
     }
 
     /// Runs passes until it is stopped.
@@ -45,11 +66,31 @@ impl ChangeSealing {
     /// # Errors
     /// The database cannot be reached.
     pub async fn pass(&mut self) -> Result<SealingPass, StoreError> {
-        let pass = self.sealer.pass().await?;
-        metrics::counter!("evenkeel_change_seals_total").increment(pass.seals);
-        metrics::counter!("evenkeel_sealed_changes_total").increment(pass.changes);
-        metrics::gauge!("evenkeel_unsealed_changes_age_seconds")
-            .set(pass.oldest_unsealed.as_secs_f64());
-        Ok(pass)
+        let passed = self.sealer.pass().await;
+        let age = match &passed {
+            Ok(pass) => {
+                metrics::counter!("evenkeel_change_seals_total").increment(pass.seals);
+                metrics::counter!("evenkeel_sealed_changes_total").increment(pass.changes);
+                self.unsealed_age = UnsealedAge::new(pass.oldest_unsealed);
+                pass.oldest_unsealed
+            }
+            // The last age would stay, and no alert would notice that nothing seals.
+            Err(_) => self.unsealed_age.grown(),
+        };
+        metrics::gauge!("evenkeel_unsealed_changes_age_seconds").set(age);
+        passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_age_grows_until_a_pass_succeeds() {
+        let age = UnsealedAge::new(Duration::from_secs(2));
+        assert_eq!(age.grown(), Duration::from_secs(2));
+        tokio::time::advance(Duration::from_secs(70)).await;
+        assert_eq!(age.grown(), Duration::from_secs(72));
     }
 }

@@ -193,7 +193,7 @@ const ANSWER_CACHE: &[MetricDescription] = &[
         "evenkeel_unsealed_changes_age_seconds",
         Gauge,
         &[],
-        "Age of the oldest change that is not sealed yet; 0 if there is none.",
+        "Age of the oldest change that is not sealed yet; 0 if there is none. While this process cannot seal, the time since it last could is added.",
     ),
     metric("evenkeel_log_rows_total", Counter, &[], "Rows of the change log that were read."),
     metric("evenkeel_log_pass_seconds", Histogram, &[], "Duration of one read of the change log."),
