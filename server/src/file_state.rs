@@ -5,8 +5,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const FILE_RELOADS_TOTAL: &str = "evenkeel_file_reloads_total";
-
 /// Metadata that changes with the content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
@@ -49,18 +47,10 @@ impl ReloadedFile {
         }
     }
 
-    /// Creates the counters of a file with the value 0, so that an alert can see the first failure.
-    pub(crate) fn register(self) {
-        for outcome in ["ok", "failed"] {
-            metrics::counter!(FILE_RELOADS_TOTAL, "file" => self.label(), "outcome" => outcome)
-                .increment(0);
-        }
-    }
-
     /// Counts that a changed file is used from now on, or that it is not usable.
     pub(crate) fn count(self, is_usable: bool) {
         let outcome = if is_usable { "ok" } else { "failed" };
-        metrics::counter!(FILE_RELOADS_TOTAL, "file" => self.label(), "outcome" => outcome)
+        metrics::counter!("evenkeel_file_reloads_total", "file" => self.label(), "outcome" => outcome)
             .increment(1);
     }
 }

@@ -162,7 +162,6 @@ impl Certificates {
         clock: &Arc<dyn Clock>,
         life: &Lifecycle,
     ) {
-        ReloadedFile::Certificate(listener).register();
         record_expiry(listener, self.current().validity.not_after);
         match &self.source {
             CertificateSource::Authority { names, .. } => tracing::info!(

@@ -39,7 +39,6 @@ impl UserStore {
         if is_readable_by_others(path) {
             tracing::warn!(path = %path.display(), "{READABLE_BY_OTHERS}");
         }
-        ReloadedFile::Users.register();
         let loaded = LoadedUsers { users: Arc::new(users), stamp };
         Ok(Self { path: Some(path.to_owned()), current: Mutex::new(loaded) })
     }
