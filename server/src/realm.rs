@@ -4,6 +4,7 @@
 //! discovery document, tokens for a password, new tokens for a refresh token, and the keys to
 //! verify tokens.
 
+mod access_log;
 mod attempts;
 mod log_out;
 mod user_lookup;
@@ -35,6 +36,7 @@ use uuid::Uuid;
 
 use crate::config::{LoginConfig, is_origin};
 use crate::listen::Peer;
+use access_log::{TokenUser, UserTokens, log_request, truncate_name};
 use attempts::LoginAttempts;
 use user_roles::resolve_roles;
 use user_store::UserStore;
@@ -119,6 +121,7 @@ impl Realm {
             .route(&format!("{protocol}/logout"), post(log_out::log_out))
             .route_layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
             .route_layer(middleware::from_fn(apply_limits))
+            .route_layer(middleware::from_fn(log_request))
             .with_state(Arc::new(self))
             .fallback_service(api)
     }
@@ -232,7 +235,7 @@ async fn issue_token(
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     form: Result<Form<TokenRequest>, FormRejection>,
-) -> Result<Json<Value>, TokenError> {
+) -> Result<UserTokens, TokenError> {
     let Form(mut grant) = form.map_err(|why| invalid_request(why.body_text()))?;
     let way = realm.request_origin(peer, &headers);
     if grant.client_id.is_empty() {
@@ -257,7 +260,7 @@ impl Realm {
         &self,
         grant: TokenRequest,
         way: RequestOrigin,
-    ) -> Result<Json<Value>, TokenError> {
+    ) -> Result<UserTokens, TokenError> {
         let (name, client) = (grant.username, way.client);
         let password = grant.password.filter(|text| !text.reveal().is_empty());
         let Some(password) = password.filter(|_| !name.is_empty()) else {
@@ -346,7 +349,7 @@ impl Realm {
 
     /// A refresh token is valid while the user exists with the same password, and only once for
     /// most clients.
-    async fn grant_by_refresh_token(&self, grant: TokenRequest) -> Result<Json<Value>, TokenError> {
+    async fn grant_by_refresh_token(&self, grant: TokenRequest) -> Result<UserTokens, TokenError> {
         let Some(token) = grant.refresh_token else {
             return Err(invalid_request("refresh_token is required".to_owned()));
         };
@@ -384,25 +387,21 @@ impl Realm {
         refresh: &RefreshToken,
         refresh_until: DateTime<Utc>,
         now: DateTime<Utc>,
-    ) -> Result<Json<Value>, TokenError> {
+    ) -> Result<UserTokens, TokenError> {
         let refresh_token = self.authority.issue_refresh(refresh, refresh_until, now);
         let refresh_token = refresh_token.map_err(|error| internal_error(&error))?;
         let access =
             self.authority.issue_operator(&refresh.subject, roles, self.access_token_ttl, now);
         let access = access.map_err(|error| internal_error(&error))?;
-        Ok(Json(json!({
+        let body = json!({
             "access_token": access.token.reveal(),
             "expires_in": (access.expires_at - now).num_seconds(),
             "refresh_token": refresh_token.reveal(),
             "refresh_expires_in": (refresh_until - now).num_seconds().max(0),
             "token_type": "Bearer",
-        })))
+        });
+        Ok((Extension(TokenUser(user.name.clone())), Json(body)))
     }
-}
-
-/// Truncates a name for the log; clients may send any length.
-fn truncate_name(name: &str) -> &str {
-    &name[..name.floor_char_boundary(128)]
 }
 
 /// Error response of the token endpoint (RFC 6749, section 5.2).

@@ -1,7 +1,8 @@
-//! The line that the log has for each request to the REST API.
+//! The line that the log has for each request to the REST API and to the token endpoint.
 
 use serde_json::Value;
 
+use crate::authentication;
 use crate::test_server::TestServer;
 
 /// The lines of the access log, as JSON.
@@ -37,4 +38,36 @@ fn the_log_has_the_user_and_the_project_of_each_request_and_no_secret() {
     assert_eq!(unknown["user"], Value::Null);
     assert_eq!(unknown["project"], Value::Null, "a line break is not part of a name");
     assert!(!log.contains("hush") && !log.contains(&token), "{log}");
+}
+
+#[test]
+fn the_log_has_the_user_of_each_login_that_succeeds() {
+    let harness = TestServer::new();
+    let users = authentication::users(&harness);
+    let harness = harness
+        .with_env("EVENKEELD_LOG__FORMAT", "json")
+        .with_env("EVENKEELD_AUTH__LOGIN__USERS", &users);
+    let server = harness.start_and_wait(&["all"]);
+    let path = "/realms/master/protocol/openid-connect/token";
+    let login = |name: &str, password: &str| {
+        server.post_form(path, &format!("grant_type=password&username={name}&password={password}"))
+    };
+    let (status, answer) = login("alice", "open+sesame");
+    assert_eq!(status, 200, "{answer}");
+    let refresh = answer["refresh_token"].as_str().unwrap();
+    let form = format!("grant_type=refresh_token&refresh_token={refresh}");
+    assert_eq!(server.post_form(path, &form).0, 200);
+    assert_eq!(login("alice", "guess").0, 400);
+    let log = server.stop();
+    let lines = access_lines(&log);
+    let shown = lines.iter().map(|line| (line["status"].as_u64(), line["user"].as_str()));
+    let shown: Vec<(Option<u64>, Option<&str>)> = shown.collect();
+    let (granted, refused) = ((Some(200), Some("alice")), (Some(400), None));
+    assert_eq!(shown, [granted, granted, refused], "{log}");
+    for line in &lines {
+        assert_eq!(line["route"], path);
+        assert_eq!(line["method"], "POST");
+        assert_eq!(line["client"], "127.0.0.1");
+    }
+    assert!(!log.contains("sesame") && !log.contains("guess") && !log.contains(refresh), "{log}");
 }
