@@ -53,7 +53,8 @@ pub(crate) enum Command {
     ///
     /// It contains the version, the settings without secrets, the result of `check --online`, the metrics and the
     /// readiness of the running process, sizes of tables, counts of the fleet, the end of the log and facts about the
-    /// machine. Only the log may contain names of hosts and users: look at it before you send it, or use --no-log.
+    /// machine. The log may contain names of hosts and users, and the result of the check names issuers, files and users
+    /// with a fault: look at both before you send the archive, or use --no-log.
     #[command(after_long_help = SUPPORT_BUNDLE_EXAMPLES)]
     SupportBundle(SupportBundleArgs),
     /// Migrate the database schema to the version of this program, while servers run.
