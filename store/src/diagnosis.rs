@@ -18,7 +18,7 @@ pub struct TableSize {
 /// Reads the size of each table.
 pub async fn read_table_sizes(tx: &FleetTx) -> Result<Vec<TableSize>, StoreError> {
     let sql = "SELECT c.relname::text, pg_total_relation_size(c.oid), c.reltuples::bigint \
-               FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace ORDER BY 1";
+               FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace ORDER BY 1";
     let mut sizes = Vec::new();
     for row in query_all(tx.conn(), sql, []).await? {
         sizes.push(TableSize {
