@@ -110,45 +110,47 @@ release-check: ## build the packages for amd64 twice, compare their bytes, and b
 .PHONY: test-full
 test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
 
+# The tests below name the workspace instead of their crate: cargo then chooses the same features for the tests as for the
+# programs that they start, and builds every crate once instead of twice.
 .PHONY: test-kill
 test-kill: tools ## kill the agent after every journal step, and 1,000 times at random, with real apt (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KILL_ROUNDS=2 EVENKEEL_KILLS=$(or $(ROUNDS),1000) \
 	  $(if $(SEED),EVENKEEL_KILLS_SEED=$(SEED)) \
-	  $(step) test-kill cargo test --locked -p evenkeel-tests --test nodes -- --nocapture kill:: kill_at_random::
+	  $(step) test-kill cargo test --workspace --locked --test nodes -- --nocapture kill:: kill_at_random::
 
 .PHONY: test-cut
 test-cut: tools ## cut the power at every flush of an update, and 100 times with loss of unflushed data (CUTS=n, SAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_CUT_FLUSHES=$(or $(CUTS),1000000) EVENKEEL_CUT_SAMPLES=$(or $(SAMPLES),100) \
 	  $(if $(SEED),EVENKEEL_CUT_SEED=$(SEED)) \
-	  $(step) test-cut cargo test --locked -p evenkeel-tests --test nodes -- --nocapture cut:: --skip image_cut::
+	  $(step) test-cut cargo test --workspace --locked --test nodes -- --nocapture cut:: --skip image_cut::
 
 .PHONY: test-boot
 test-boot: tools ## the Debian packages on a machine that boots with systemd and reboots when a package requires it
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 $(step) test-boot \
-	  cargo test --locked -p evenkeel-tests --test nodes -- --nocapture booted:: booted_package:: booted_server::
+	  cargo test --workspace --locked --test nodes -- --nocapture booted:: booted_package:: booted_server::
 
 .PHONY: test-mirror
 test-mirror: tools ## security updates of Debian 12 and 13 from a real mirror, also with a power cut, compared with apt; skipped without a mirror
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_MIRROR=all \
-	  $(step) test-mirror cargo test --locked -p evenkeel-tests --test nodes -- --nocapture mirror::
+	  $(step) test-mirror cargo test --workspace --locked --test nodes -- --nocapture mirror::
 
 .PHONY: test-vm
 test-vm: tools ## virtual machines with firmware, updated by a real server to good and bad releases; and power cuts (CUTS=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_VM_CUTS=$(or $(CUTS),10) \
 	  $(if $(SEED),EVENKEEL_VM_SEED=$(SEED)) \
-	  $(step) test-vm cargo test --locked -p evenkeel-tests --test nodes -- --nocapture vm::
+	  $(step) test-vm cargo test --workspace --locked --test nodes -- --nocapture vm::
 
 .PHONY: test-image-cut
 test-image-cut: tools ## cut the power at every write of an image update, and 40 times per flush with loss of unflushed data (SAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_IMAGE_CUT_SAMPLES=$(or $(SAMPLES),40) \
 	  $(if $(SEED),EVENKEEL_IMAGE_CUT_SEED=$(SEED)) \
-	  $(step) test-image-cut cargo test --locked -p evenkeel-tests --test nodes -- --nocapture image_cut::
+	  $(step) test-image-cut cargo test --workspace --locked --test nodes -- --nocapture image_cut::
 
 .PHONY: test-schema
 test-schema: tools ## test every operation of /openapi.json with schemathesis for ten minutes (MINUTES=n, EXAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_SCHEMA_SECONDS=$$(($(or $(MINUTES),10) * 60)) \
 	  EVENKEEL_SCHEMA_EXAMPLES=$(or $(EXAMPLES),50) $(if $(SEED),EVENKEEL_SCHEMA_SEED=$(SEED)) \
-	  $(step) test-schema cargo test --locked -p evenkeel-tests --test servers -- --nocapture schemathesis::
+	  $(step) test-schema cargo test --workspace --locked --test servers -- --nocapture schemathesis::
 
 .PHONY: test-postgres
 test-postgres: tools ## run the tests of the store and of the services on newer versions of Postgres (VERSIONS="16 17 18")
@@ -163,22 +165,22 @@ test-history test-race test-upgrade: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
 test-history: tools ## kill servers, shift clocks, restore dumps, and compare the records with the actions of simulated nodes (POLLS=n, SEED=n, SCALE=n)
 	@SHOW=1 EVENKEEL_HISTORY_POLLS=$(or $(POLLS),1000000) $(if $(SEED),EVENKEEL_HISTORY_SEED=$(SEED)) \
 	  EVENKEEL_HISTORY_SCALE=$(or $(SCALE),3) \
-	  $(step) test-history cargo test --locked -p evenkeel-tests --test servers -- --nocapture history::
+	  $(step) test-history cargo test --workspace --locked --test servers -- --nocapture history::
 
 .PHONY: test-race
 test-race: tools ## 200 nodes race for the slots of an assignment while two servers are killed repeatedly (ROUNDS=n, SEED=n)
 	@SHOW=1 EVENKEEL_RACE_ROUNDS=$(or $(ROUNDS),1000) $(if $(SEED),EVENKEEL_RACE_SEED=$(SEED)) \
-	  $(step) test-race cargo test --locked -p evenkeel-tests --test servers -- --nocapture race::
+	  $(step) test-race cargo test --workspace --locked --test servers -- --nocapture race::
 
 .PHONY: test-upgrade
 test-upgrade: tools ## migrate 1,000,000 runs with 10,000,000 events while nodes poll and pg_dump reads everything (RUNS=n)
 	@SHOW=1 EVENKEEL_UPGRADE_RUNS=$(or $(RUNS),1000000) \
-	  $(step) test-upgrade cargo test --locked -p evenkeel-tests --test servers -- --nocapture upgrade::
+	  $(step) test-upgrade cargo test --workspace --locked --test servers -- --nocapture upgrade::
 
 .PHONY: test-watch
 test-watch: tools ## watch 10,000 changes of four writers while the server is killed three times (CHANGES=n, SEED=n)
 	@SHOW=1 EVENKEEL_WATCHED_CHANGES=$(or $(CHANGES),10000) $(if $(SEED),EVENKEEL_WATCH_SEED=$(SEED)) \
-	  $(step) test-watch cargo test --locked -p evenkeel-tests --test servers -- --nocapture watch::
+	  $(step) test-watch cargo test --workspace --locked --test servers -- --nocapture watch::
 
 .PHONY: test-fuzz
 test-fuzz: tools ## feed mutated inputs to each parser of untrusted documents and outputs for a minute (SECONDS=n)
