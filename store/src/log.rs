@@ -42,7 +42,7 @@ pub use kind::{ChangeKind, Operation};
 pub use listen::{HintListener, listen_for_hints};
 pub(crate) use listen::{RETRY_INTERVAL, connect_listener, receive_payload};
 pub use prune::{RemovalLimits, prune};
-pub(crate) use writers::{list_writers, read_last_number};
+pub(crate) use writers::{list_writers, read_numbers};
 
 /// Limit for a pass, because a cut connection sends nothing.
 const PASS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use evenkeel_domain::tenant::TenantId;
 
 use super::rows::{insert_seals, read_changes, read_heads};
 use crate::error::StoreError;
-use crate::log::{list_writers, read_last_number};
+use crate::log::{list_writers, read_numbers};
 use crate::pool::Store;
 use crate::tx::{FleetTx, execute, query_one};
 
@@ -30,8 +30,16 @@ pub struct ChangeSealer {
 /// Changes with numbers up to `up_to` are complete when these transactions have ended.
 #[derive(Debug)]
 struct OpenWriters {
-    up_to: i64,
+    numbers: CompleteNumbers,
     writers: BTreeSet<String>,
+}
+
+/// Changes with numbers up to `up_to` are complete, in the database of one server.
+#[derive(Clone, Copy, Debug)]
+struct CompleteNumbers {
+    up_to: i64,
+    /// When the server was started.
+    server: Time,
 }
 
 /// The result of a pass.
@@ -65,51 +73,69 @@ impl ChangeSealer {
     /// # Errors
     /// The database cannot be reached. Batches that were committed are kept.
     pub async fn pass(&mut self) -> Result<SealingPass, StoreError> {
+        let result = self.seal_complete().await;
+        if result.is_err() {
+            // After a crash, the database may assign the last numbers and the ids of transactions again.
+            self.waiting = None;
+        }
+        result
+    }
+
+    async fn seal_complete(&mut self) -> Result<SealingPass, StoreError> {
         let mut pass = SealingPass::default();
-        let (last, sealed_to) = read_last_number(&self.store).await?;
-        if last <= sealed_to {
+        let numbers = read_numbers(&self.store).await?;
+        if numbers.last <= numbers.sealed_to {
             self.waiting = None;
             return Ok(pass);
         }
-        let up_to = self.find_complete(last).await?;
-        for _ in 0..MAX_BATCHES_PER_PASS {
-            let Some(batch) = self.seal_batch(up_to).await? else {
-                break;
-            };
-            pass.changes += batch.changes;
-            pass.seals += batch.seals;
-            if batch.sealed_to >= up_to {
-                break;
+        let last = CompleteNumbers { up_to: numbers.last, server: numbers.server };
+        if let Some(complete) = self.find_complete(last).await? {
+            for _ in 0..MAX_BATCHES_PER_PASS {
+                let Some(batch) = self.seal_batch(complete).await? else {
+                    break;
+                };
+                pass.changes += batch.changes;
+                pass.seals += batch.seals;
+                if batch.sealed_to >= complete.up_to {
+                    break;
+                }
             }
         }
         pass.oldest_unsealed = self.read_oldest_unsealed().await?;
         Ok(pass)
     }
 
-    /// The number up to which all changes are complete; 0 if that is not known. `last` was read before.
-    async fn find_complete(&mut self, last: i64) -> Result<i64, StoreError> {
+    /// The numbers of which all changes are complete; none if the pass must wait for writers. `last` was read before.
+    async fn find_complete(
+        &mut self,
+        last: CompleteNumbers,
+    ) -> Result<Option<CompleteNumbers>, StoreError> {
         let writers = list_writers(&self.store).await?;
         if writers.is_empty() {
             self.waiting = None;
-            return Ok(last);
+            return Ok(Some(last));
         }
+        // After a failover or the restore of a backup, later numbers are assigned again, by other writers.
+        let is_same_log =
+            |numbers: CompleteNumbers| numbers.server == last.server && numbers.up_to <= last.up_to;
+        self.waiting = self.waiting.take().filter(|waiting| is_same_log(waiting.numbers));
         if let Some(waiting) = &mut self.waiting {
             waiting.writers.retain(|writer| writers.contains(writer));
             if !waiting.writers.is_empty() {
-                return Ok(0);
+                return Ok(None);
             }
         }
-        let next = OpenWriters { up_to: last, writers };
-        Ok(self.waiting.replace(next).map_or(0, |ended| ended.up_to))
+        let next = OpenWriters { numbers: last, writers };
+        Ok(self.waiting.replace(next).map(|ended| ended.numbers))
     }
 
-    /// Seals the next changes up to a number in one transaction; none if they are sealed, or if another replica does it.
-    async fn seal_batch(&self, up_to: i64) -> Result<Option<SealedBatch>, StoreError> {
-        if up_to == 0 {
-            return Ok(None);
-        }
+    /// Seals the next changes of complete numbers in one transaction; none if they are sealed, or if another replica does it.
+    async fn seal_batch(
+        &self,
+        complete: CompleteNumbers,
+    ) -> Result<Option<SealedBatch>, StoreError> {
         let tx = self.store.fleet().await?;
-        match seal_next(&tx, up_to).await {
+        match seal_next(&tx, complete).await {
             Ok(Some(batch)) => {
                 tx.commit().await?;
                 Ok(Some(batch))
@@ -138,14 +164,21 @@ impl ChangeSealer {
     }
 }
 
-/// Seals the next changes. The lock of the state lets one transaction at a time seal.
-async fn seal_next(tx: &FleetTx, up_to: i64) -> Result<Option<SealedBatch>, StoreError> {
-    let sql = "SELECT sealed_to FROM change_seal_state FOR UPDATE SKIP LOCKED";
+/// Seals the next changes. The lock of the state lets one transaction at a time seal. Seals nothing on another server than
+/// the one on which the numbers are complete, or if that server was set back.
+async fn seal_next(
+    tx: &FleetTx,
+    complete: CompleteNumbers,
+) -> Result<Option<SealedBatch>, StoreError> {
+    let sql = "SELECT s.sealed_to, pg_postmaster_start_time(), (SELECT n.last_value FROM change_log_seq_seq n) \
+               FROM change_seal_state s FOR UPDATE SKIP LOCKED";
     let Some(row) = query_one(tx.conn(), sql, []).await? else {
         return Ok(None);
     };
     let sealed_to: i64 = row.try_get_by_index(0)?;
-    if sealed_to >= up_to {
+    let (server, last): (Time, i64) = (row.try_get_by_index(1)?, row.try_get_by_index(2)?);
+    let CompleteNumbers { up_to, server: expected } = complete;
+    if sealed_to >= up_to || server != expected || last < up_to {
         return Ok(None);
     }
     let changes = read_changes(tx, None, (sealed_to, up_to), MAX_CHANGES_PER_BATCH).await?;

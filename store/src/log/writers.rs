@@ -7,19 +7,34 @@
 
 use std::collections::BTreeSet;
 
+use evenkeel_domain::Time;
 use sqlx::AssertSqlSafe;
 
 use super::barrier::WRITER_LOCK;
 use crate::error::StoreError;
 use crate::pool::Store;
 
-/// The last number that a change has taken, and the number up to which changes are sealed. One short statement for the
-/// changes of all projects.
-pub(crate) async fn read_last_number(store: &Store) -> Result<(i64, i64), StoreError> {
-    let sql = "SELECT CASE WHEN n.is_called THEN n.last_value ELSE 0 END, s.sealed_to \
+/// The numbers that changes have taken so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NumberRange {
+    /// The last number that a change has taken; 0 if there is none.
+    pub(crate) last: i64,
+    /// Changes with numbers up to this are sealed.
+    pub(crate) sealed_to: i64,
+    /// When the database server was started. Another server, such as a promoted standby, may assign numbers again.
+    pub(crate) server: Time,
+}
+
+/// Reads the last number. One short statement for the changes of all projects.
+pub(crate) async fn read_numbers(store: &Store) -> Result<NumberRange, StoreError> {
+    let sql = "SELECT CASE WHEN n.is_called THEN n.last_value ELSE 0 END, s.sealed_to, pg_postmaster_start_time() \
                FROM change_log_seq_seq n CROSS JOIN change_seal_state s";
     let row = store.query_alone(sql).await?;
-    Ok((row.try_get_by_index(0)?, row.try_get_by_index(1)?))
+    Ok(NumberRange {
+        last: row.try_get_by_index(0)?,
+        sealed_to: row.try_get_by_index(1)?,
+        server: row.try_get_by_index(2)?,
+    })
 }
 
 /// The transactions that have written the log and have not ended.

@@ -110,6 +110,35 @@ async fn a_change_is_sealed_after_all_earlier_numbers_are_complete() {
     assert!(report.is_unaltered(), "{report:?}");
 }
 
+/// A failover to a standby that has not received the last changes, or a restored backup, sets the numbers back while the
+/// task waits for a writer.
+#[tokio::test]
+async fn numbers_that_are_assigned_again_are_not_sealed_before_their_writers_end() {
+    let (store, tenant) = store_with_seals().await;
+    let mut sealer = ChangeSealer::new(store.clone());
+    let start = query_text(&store, "SELECT last_value::text FROM change_log_seq_seq").await;
+    let lost = store.tenant(tenant).await.expect("a transaction");
+    for n in 4..=9 {
+        hosts::register(&lost, &registration(n), NOON).await.expect("a host");
+    }
+    assert_eq!(sealer.pass().await.expect("a pass").changes, 0, "the writer has not ended");
+    drop(lost);
+    let writers = "SELECT count(*)::text FROM pg_locks w JOIN pg_database d ON d.oid = w.database \
+                   WHERE d.datname = current_database() AND w.locktype = 'advisory' AND w.objid = 7031";
+    while query_text(&store, writers).await != "0" {
+        tokio::task::yield_now().await;
+    }
+    execute_sql(&store, &format!("SELECT setval('change_log_seq_seq', {start})")).await;
+    let slow = store.tenant(tenant).await.expect("a transaction");
+    hosts::register(&slow, &registration(10), NOON).await.expect("a host");
+    assert_eq!(sealer.pass().await.expect("a pass").changes, 0, "another writer has its numbers");
+    slow.commit().await.expect("committed");
+    assert!(sealer.pass().await.expect("a pass").changes > 0);
+    let report = verify(&store).await;
+    assert!(report.is_unaltered(), "{report:?}");
+    assert_eq!(report.projects[&tenant].unsealed, None);
+}
+
 /// Registers hosts one by one, in transactions of different length. Some of them roll back.
 async fn register_hosts(store: &Store, tenant: TenantId, writer: u128) {
     for turn in 0..10 {
