@@ -219,4 +219,12 @@ impl ChangeRetention {
         };
         retention.and_then(|retention| now.checked_sub_signed(retention))
     }
+
+    /// Seals from before this time may be removed if none of their changes is left; none if all are kept.
+    #[must_use]
+    pub fn seals_removed_before(&self, now: Time) -> Option<Time> {
+        let by_users = self.removed_before(ChangeClass::Users, now)?;
+        let by_server = self.removed_before(ChangeClass::Server, now)?;
+        Some(by_users.min(by_server))
+    }
 }

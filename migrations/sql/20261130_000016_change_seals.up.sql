@@ -27,6 +27,8 @@ CREATE TABLE change_seals (
         AND length(previous) = 32 AND length(digest) = 32)
 );
 CREATE INDEX change_seals_by_position ON change_seals (up_to, tenant_id);
+-- Most seals cover no change of a user, so the retention of these changes skips them.
+CREATE INDEX change_seals_of_users ON change_seals (up_to) WHERE changes_by_users > 0;
 
 -- One row, of no tenant: how far the log of all projects is sealed, and how far changes of each class were removed. Its lock
 -- lets one server at a time seal or remove.
@@ -49,11 +51,11 @@ ALTER TABLE change_seal_state ENABLE ROW LEVEL SECURITY;
 ALTER TABLE change_seal_state FORCE ROW LEVEL SECURITY;
 CREATE POLICY all_transactions ON change_seal_state USING (true);
 
--- Refuses a statement that changes or removes rows. Only remove_sealed_changes() removes rows, and only of the log.
+-- Refuses a statement that changes or removes rows. Only remove_sealed_changes() and remove_old_seals() remove rows.
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_OP = 'DELETE' AND TG_TABLE_NAME = 'change_log'
-        AND coalesce(current_setting('evenkeel.removing_changes', true), '') = 'on' THEN
+    IF TG_OP = 'DELETE' AND coalesce(current_setting(CASE TG_TABLE_NAME WHEN 'change_log' THEN 'evenkeel.removing_changes'
+        ELSE 'evenkeel.removing_seals' END, true), '') = 'on' THEN
         RETURN NULL;
     END IF;
     RAISE '% of % is refused: rows of this table are only added', TG_OP, TG_TABLE_NAME
@@ -86,17 +88,20 @@ BEGIN
     END IF;
     reached := CASE WHEN of_users THEN state.users_removed_to ELSE state.server_removed_to END;
     PERFORM set_config('evenkeel.removing_changes', 'on', true), set_config('evenkeel.pruning', 'on', true);
-    WHILE removed = 0 LOOP
-        SELECT max(s.up_to) FILTER (WHERE s.total <= max_changes OR s.up_to = s.lowest) INTO next_to
+    -- One of the two lists is empty and is not read.
+    SELECT max(s.up_to) FILTER (WHERE s.total <= max_changes OR s.up_to = s.lowest) INTO next_to
+    FROM (
+        SELECT n.up_to, min(n.up_to) OVER () AS lowest, sum(n.changes) OVER (ORDER BY n.up_to) AS total,
+            bool_and(n.sealed_at < sealed_before) OVER (ORDER BY n.up_to) AS is_old
         FROM (
-            SELECT n.up_to, min(n.up_to) OVER () AS lowest, sum(n.changes) OVER (ORDER BY n.up_to) AS total,
-                bool_and(n.sealed_at < sealed_before) OVER (ORDER BY n.up_to) AS is_old
-            FROM (
-                SELECT c.up_to, c.sealed_at, CASE WHEN of_users THEN c.changes_by_users ELSE c.changes_by_server END AS changes
-                FROM change_seals c WHERE c.up_to > reached ORDER BY c.up_to LIMIT 1000
-            ) n
-        ) s WHERE s.is_old;
-        EXIT WHEN next_to IS NULL;
+            (SELECT c.up_to, c.sealed_at, c.changes_by_users AS changes FROM change_seals c
+            WHERE of_users AND c.changes_by_users > 0 AND c.up_to > reached ORDER BY c.up_to LIMIT 1000)
+            UNION ALL
+            (SELECT c.up_to, c.sealed_at, c.changes_by_server FROM change_seals c
+            WHERE NOT of_users AND c.changes_by_server > 0 AND c.up_to > reached ORDER BY c.up_to LIMIT 1000)
+        ) n
+    ) s WHERE s.is_old;
+    IF next_to IS NOT NULL THEN
         WITH gone AS (
             DELETE FROM change_log c WHERE c.seq > reached AND c.seq <= next_to AND (c.actor IS NOT NULL) = of_users
             RETURNING c.xid, c.seq
@@ -108,14 +113,48 @@ BEGIN
             WHERE (s.floor_xid, s.floor_seq) < (n.xid, n.seq)
         )
         SELECT count(*) INTO removed FROM gone;
-        reached := next_to;
-    END LOOP;
+    END IF;
     PERFORM set_config('evenkeel.removing_changes', '', true), set_config('evenkeel.pruning', '', true);
     IF of_users THEN
-        UPDATE change_seal_state SET users_removed_to = reached WHERE users_removed_to < reached;
+        UPDATE change_seal_state SET users_removed_to = next_to WHERE users_removed_to < next_to;
     ELSE
-        UPDATE change_seal_state SET server_removed_to = reached WHERE server_removed_to < reached;
+        UPDATE change_seal_state SET server_removed_to = next_to WHERE server_removed_to < next_to;
     END IF;
+    RETURN removed;
+END
+$$;
+
+-- Removes seals at the beginning of chains that were made before a time and whose changes are removed: oldest first, at most
+-- max_seals of them. Returns their number. A chain keeps the last such seal: its time shows that the seals before it were old.
+CREATE FUNCTION remove_old_seals(sealed_before timestamptz, max_seals bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    state   change_seal_state%ROWTYPE;
+    needed  bigint;
+    removed bigint;
+BEGIN
+    SELECT * INTO state FROM change_seal_state FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    IF state.minimum_retention > '0' THEN
+        sealed_before := least(sealed_before, now() - state.minimum_retention);
+    END IF;
+    -- The first seal whose changes are not removed.
+    SELECT least(
+        (SELECT c.up_to FROM change_seals c WHERE c.changes_by_users > 0 AND c.up_to > state.users_removed_to
+            ORDER BY c.up_to LIMIT 1),
+        (SELECT c.up_to FROM change_seals c WHERE c.changes_by_server > 0 AND c.up_to > state.server_removed_to
+            ORDER BY c.up_to LIMIT 1)) INTO needed;
+    PERFORM set_config('evenkeel.removing_seals', 'on', true);
+    DELETE FROM change_seals s USING (
+        SELECT c.tenant_id, c.number FROM change_seals c
+        JOIN change_seals n ON n.tenant_id = c.tenant_id AND n.number = c.number + 1 AND n.sealed_at < sealed_before
+        WHERE c.sealed_at < sealed_before AND c.up_to < coalesce(needed, 9223372036854775807)
+        ORDER BY c.up_to LIMIT max_seals
+    ) o
+    WHERE s.tenant_id = o.tenant_id AND s.number = o.number;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    PERFORM set_config('evenkeel.removing_seals', '', true);
     RETURN removed;
 END
 $$;

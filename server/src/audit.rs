@@ -95,6 +95,9 @@ fn describe_project(text: &mut String, id: impl Display, project: &ProjectAudit)
     if let Some(removed) = chain.removed {
         _ = writeln!(text, "  removed by the retention: {removed}");
     }
+    if chain.removed_seals > 0 {
+        _ = writeln!(text, "  removed by the retention: {} seals", chain.removed_seals);
+    }
     if let Some(unsealed) = project.unsealed {
         _ = writeln!(text, "  not sealed yet: {unsealed}");
     }
@@ -122,6 +125,7 @@ mod tests {
             seals: 2,
             unaltered: 7,
             removed: Some(span),
+            removed_seals: 5,
             faults: vec![ChainFault::AlteredSeal { seal: 2 }],
             ..ChainReport::default()
         };
@@ -137,6 +141,7 @@ mod tests {
             format!(
                 "project acme 00000000-0000-0000-0000-000000000007: 7 changes under 2 seals are unaltered\n\
                  \x20 removed by the retention: 3 changes from 1970-01-01T00:00:00.000000Z to 1970-01-01T00:00:01.000000Z\n\
+                 \x20 removed by the retention: 5 seals\n\
                  \x20 not sealed yet: 3 changes from 1970-01-01T00:00:00.000000Z to 1970-01-01T00:00:01.000000Z\n\
                  \x20 FAULT: seal 2 was altered: its content does not have its digest\n\
                  FAULT: no seal has the expected digest {digest}: the seals were replaced, or the last of them were removed\n\

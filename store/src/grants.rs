@@ -19,7 +19,7 @@ const DEFAULT_PRIVILEGES: &str = "
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), service);";
 
 /// After the last step. Rows of the log and of seals are only added. The numbers of changes cannot be set back. Old changes
-/// are removed by a function that runs with the privileges of the owner, in its own schema.
+/// and seals are removed by functions that run with the privileges of the owner, in its own schema.
 const PRIVILEGES: &str = "
     FOR relation IN SELECT oid::regclass AS name, relkind FROM pg_class
         WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'S')
@@ -36,6 +36,8 @@ const PRIVILEGES: &str = "
     EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON change_seal_state, seaql_migrations, migration_progress, schema_compatibility FROM %I', service);
     EXECUTE format('GRANT UPDATE (sealed_to) ON change_seal_state TO %I', service);
     EXECUTE format('ALTER FUNCTION remove_sealed_changes(boolean, timestamptz, bigint) SECURITY DEFINER '
+        'SET search_path = %I, pg_temp', current_schema());
+    EXECUTE format('ALTER FUNCTION remove_old_seals(timestamptz, bigint) SECURITY DEFINER '
         'SET search_path = %I, pg_temp', current_schema());";
 
 /// The role that acts as the owner of the tables may not be the role of the service, or one that it is a member of.

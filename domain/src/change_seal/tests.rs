@@ -55,7 +55,7 @@ fn stored_log() -> StoredLog {
 }
 
 fn scope(retention: ChangeRetention) -> VerificationScope {
-    VerificationScope { since: None, retention, now: NOON + TimeDelta::days(1) }
+    VerificationScope { since: None, retention }
 }
 
 /// Verifies as the store does: the changes in the order of their numbers, and the seals by their positions.
@@ -69,7 +69,7 @@ fn verify(log: &StoredLog, scope: VerificationScope) -> ChainReport {
         while let Some(change) = changes.next_if(|change| change.number <= seal.up_to) {
             verifier.add_change(change);
         }
-        verifier.check_seal(seal);
+        verifier.check_seal(seal, NOON + TimeDelta::days(1));
     }
     changes.for_each(|change| verifier.add_change(change));
     verifier.finish()
@@ -270,6 +270,37 @@ fn the_retention_removes_all_old_changes_of_a_class_and_nothing_else() {
     let mut log = stored_log();
     log.changes.remove(0);
     assert_eq!(seals_named_in(&verify(&log, scope(both)).faults), [1]);
+}
+
+#[test]
+fn the_retention_removes_seals_without_changes_but_keeps_an_old_one() {
+    let mut log = stored_log();
+    let [second, third] = [1, 2].map(|n: usize| log.seals[n].clone());
+    log.changes.retain(|change| change.number > second.up_to);
+    log.seals.remove(0);
+    let age = |seal: &Seal, less: i64| {
+        let age = NOON + TimeDelta::days(1) - seal.sealed_at - TimeDelta::microseconds(less);
+        ChangeRetention { by_users: Some(age), by_server: Some(TimeDelta::hours(1)) }
+    };
+    let report = verify(&log, scope(age(&second, 1)));
+    assert_eq!((report.faults, report.removed_seals, report.seals), (vec![], 1, 4));
+    // The first seal that is left is too young, so the ones before it may have been as well.
+    let report = verify(&log, scope(age(&second, 0)));
+    assert_eq!(seals_named_in(&report.faults)[0], 2, "{report:?}");
+    assert!(matches!(report.faults[0], ChainFault::MissingSeals { before: 0, found: 2 }));
+    // Nothing shows what was removed before the time from which on the log is verified.
+    let since = Some(second.sealed_at + TimeDelta::microseconds(1));
+    let short = VerificationScope { since, ..scope(age(&second, 0)) };
+    assert_eq!(verify(&log, short).faults, []);
+    // All changes of users are kept, so all seals are.
+    let retention = ChangeRetention { by_users: None, by_server: Some(TimeDelta::hours(1)) };
+    assert!(!verify(&log, scope(retention)).faults.is_empty());
+    // Only at the beginning of a chain.
+    let mut log = stored_log();
+    log.seals.retain(|seal| seal.number != third.number);
+    log.changes.retain(|change| change.number <= second.up_to || change.number > third.up_to);
+    let found = verify(&log, scope(age(&third, 1))).faults;
+    assert_eq!(found, [ChainFault::MissingSeals { before: 2, found: 4 }]);
 }
 
 #[test]

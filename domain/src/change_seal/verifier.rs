@@ -11,12 +11,10 @@ use crate::Time;
 /// What a verification compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerificationScope {
-    /// Changes that were sealed before are not compared with their seals. The seals are checked all the same.
+    /// Changes that were sealed before are not compared with their seals. The seals that are left are checked all the same.
     pub since: Option<Time>,
     /// Sealed changes that are older than this and missing count as removed by the retention.
     pub retention: ChangeRetention,
-    /// The current time.
-    pub now: Time,
 }
 
 /// A difference between the log and its seals.
@@ -58,6 +56,8 @@ pub struct ChainReport {
     pub skipped: u64,
     /// Changes that the retention removed. The times are those of the seals that cover them.
     pub removed: Option<ChangeSpan>,
+    /// Number of seals at the beginning of the chain that the retention removed.
+    pub removed_seals: u64,
     pub faults: Vec<ChainFault>,
     /// The newest seal.
     pub newest: Option<Seal>,
@@ -84,8 +84,9 @@ impl ChainVerifier {
         self.pending.push(change);
     }
 
-    /// Checks the next seal of the project.
-    pub fn check_seal(&mut self, seal: Seal) {
+    /// Checks the next seal of the project. Its changes were read at `now` or before: the retention may have removed changes
+    /// since the verification began.
+    pub fn check_seal(&mut self, seal: Seal, now: Time) {
         let end = self.pending.partition_point(|change| change.number <= seal.up_to);
         let later = self.pending.split_off(end);
         let mut covered = mem::replace(&mut self.pending, later);
@@ -93,7 +94,7 @@ impl ChainVerifier {
         let before: Vec<RecordedChange> = covered.drain(..start).collect();
         self.add_uncovered(&before);
         self.report.seals += 1;
-        self.check_link(&seal);
+        self.check_link(&seal, now);
         self.head = Some(seal.head());
         if seal.encoding != CURRENT_ENCODING {
             let (seal, encoding) = (seal.number, seal.encoding);
@@ -104,7 +105,9 @@ impl ChainVerifier {
             self.report.skipped += seal.count();
         } else {
             for class in [ChangeClass::Users, ChangeClass::Server] {
-                self.check_changes(&seal, class, &covered);
+                let removed_before = self.scope.retention.removed_before(class, now);
+                let may_be_removed = removed_before.is_some_and(|before| seal.sealed_at < before);
+                self.check_changes((&seal, class), &covered, may_be_removed);
             }
         }
         self.report.newest = Some(seal);
@@ -118,8 +121,17 @@ impl ChainVerifier {
         self.report
     }
 
-    /// Checks that a seal continues the one before it.
-    fn check_link(&mut self, seal: &Seal) {
+    /// Checks that a seal continues the one before it. The first one may have any number if it is old: the retention removes
+    /// the seals before it, and keeps one that is older than all retentions. Its digest covers its time. A retention may have
+    /// been shorter before `since`.
+    fn check_link(&mut self, seal: &Seal, now: Time) {
+        let removed_before = self.scope.retention.seals_removed_before(now);
+        let is_old =
+            [removed_before, self.scope.since].iter().flatten().any(|time| seal.sealed_at < *time);
+        if self.head.is_none() && seal.number > 1 && seal.previous.is_some() && is_old {
+            self.report.removed_seals = seal.number.abs_diff(1);
+            return;
+        }
         let before = self.head.map_or(0, |head| head.number);
         let expected = self.head.map(|head| head.digest);
         let expected_above = self.head.map_or(0, |head| head.up_to);
@@ -134,7 +146,12 @@ impl ChainVerifier {
 
     /// Compares the changes of a class with the seal that covers them. The retention removes all changes of a class that
     /// a seal covers at once.
-    fn check_changes(&mut self, seal: &Seal, class: ChangeClass, covered: &[RecordedChange]) {
+    fn check_changes(
+        &mut self,
+        (seal, class): (&Seal, ChangeClass),
+        covered: &[RecordedChange],
+        may_be_removed: bool,
+    ) {
         let (sealed, found) = (seal.sealed_changes(class), seal_changes(covered, class));
         if sealed == found {
             self.report.unaltered += u64::from(found.count);
@@ -142,8 +159,7 @@ impl ChainVerifier {
         }
         let count = u64::from(sealed.count);
         let span = ChangeSpan { count, first_at: seal.first_at, last_at: seal.last_at };
-        let removed_before = self.scope.retention.removed_before(class, self.scope.now);
-        if found.count == 0 && removed_before.is_some_and(|before| seal.sealed_at < before) {
+        if found.count == 0 && may_be_removed {
             let removed = self.report.removed.map_or(span, |removed| removed.join(span));
             self.report.removed = Some(removed);
             return;

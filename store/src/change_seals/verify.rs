@@ -67,11 +67,7 @@ impl AuditReport {
 /// The database cannot be reached, or a row cannot be read.
 pub async fn verify(store: &Store, request: &AuditRequest) -> Result<AuditReport, StoreError> {
     let tx = store.fleet().await?;
-    let scope = VerificationScope {
-        since: request.since,
-        retention: request.retention,
-        now: tx.database_time(),
-    };
+    let scope = VerificationScope { since: request.since, retention: request.retention };
     let sealed_to = read_sealed_to(&tx).await?;
     drop(tx);
     let project = request.project.map(TenantId::new);
@@ -128,9 +124,10 @@ impl Audit<'_> {
             };
             after = SealPosition { up_to: last.up_to, tenant: last.tenant };
             self.read_changes_of(&page).await?;
+            let now = self.store.fleet().await?.database_time();
             for seal in page {
                 self.expected.remove(&seal.digest);
-                self.verifier(seal.tenant).check_seal(seal);
+                self.verifier(seal.tenant).check_seal(seal, now);
             }
         }
     }

@@ -75,7 +75,7 @@ async fn rows_of_the_log_and_of_its_seals_are_only_added() {
             assert!(format!("{refused:?}").contains("is refused"), "{statement}: {refused:?}");
         }
     }
-    // Not even by the setting with which the retention removes changes.
+    // Not even by the setting that lets the retention remove changes.
     let seals = "DO $do$ BEGIN PERFORM set_config('evenkeel.removing_changes', 'on', true); \
                  DELETE FROM change_seals; END $do$";
     store.execute_unprepared(seals).await.expect_err("refused");
@@ -291,6 +291,72 @@ async fn the_retention_removes_sealed_changes_of_a_class_only() {
     assert_eq!(prune(both, FAR_FUTURE).await, sealed - removed);
     let report = verify_with(&store, request(both)).await;
     assert!(report.is_unaltered(), "{report:?}");
+}
+
+fn short_retention() -> ChangeRetention {
+    let at_once = Some(TimeDelta::zero());
+    ChangeRetention { by_users: at_once, by_server: at_once }
+}
+
+async fn prune(store: &Store, retention: ChangeRetention, max_changes: u32) -> u64 {
+    let tx = store.fleet().await.expect("a transaction");
+    let limits = RemovalLimits { retention, now: FAR_FUTURE, max_changes };
+    let removed = log::prune(&tx, limits).await.expect("removed");
+    tx.commit().await.expect("committed");
+    removed
+}
+
+async fn count_seals(store: &Store, tenant: TenantId) -> u64 {
+    let request = AuditRequest { retention: short_retention(), ..AuditRequest::default() };
+    let report = verify_with(store, request).await;
+    assert!(report.is_unaltered(), "{report:?}");
+    report.projects[&tenant].chain.seals
+}
+
+#[tokio::test]
+async fn old_seals_without_changes_are_removed_but_the_last_one() {
+    let (store, tenant) = store_with_seals().await;
+    let server_only = ChangeRetention { by_users: None, ..short_retention() };
+    assert!(prune(&store, server_only, 1_000).await > 0);
+    assert_eq!(prune(&store, server_only, 1_000).await, 0, "seals are kept as long as changes");
+    assert_eq!(count_seals(&store, tenant).await, 3);
+    register_host(&store, tenant, 4).await;
+    seal(&store).await;
+    let keep = "UPDATE change_seal_state SET minimum_retention = '1 day'";
+    execute_sql(&store, keep).await;
+    assert_eq!(prune(&store, short_retention(), 1_000).await, 0, "the owner keeps them");
+    execute_sql(&store, "UPDATE change_seal_state SET minimum_retention = '0'").await;
+    while prune(&store, short_retention(), 1).await > 0 {}
+    assert_eq!(count_seals(&store, tenant).await, 1);
+    // The chain continues.
+    register_host(&store, tenant, 5).await;
+    seal(&store).await;
+    assert_eq!(count_seals(&store, tenant).await, 2);
+    // Without a retention, no seal may be missing.
+    let report = verify(&store).await;
+    assert!(
+        matches!(faults_of(&report, tenant)[0], ChainFault::MissingSeals { found: 4, .. }),
+        "{report:?}"
+    );
+}
+
+/// A retention that is set for the first time finds many seals, and few of them cover changes of users.
+#[tokio::test]
+async fn the_retention_of_users_skips_seals_without_their_changes() {
+    let (store, tenant) = store_with_seals().await;
+    let actor = Actor { name: "erika".into(), request_id: "r1".into() };
+    let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
+    hosts::register(&tx, &registration(4), NOON).await.expect("a host");
+    tx.commit().await.expect("committed");
+    assert!(seal(&store).await > 0);
+    let fill = "INSERT INTO change_seals SELECT tenant_id, n - 5000, encoding, n - 5001, n - 5000, 0, digest_by_users, 1, \
+                digest_by_server, first_at, last_at, sealed_at, previous, digest \
+                FROM change_seals, generate_series(1, 4000) n WHERE number = 1; \
+                UPDATE change_seal_state SET users_removed_to = -5000";
+    execute_sql(&store, fill).await;
+    let users_only = ChangeRetention { by_server: None, ..short_retention() };
+    assert!(prune(&store, users_only, 1).await > 0, "in the first call");
+    assert_eq!(prune(&store, users_only, 1).await, 0);
 }
 
 #[tokio::test]
