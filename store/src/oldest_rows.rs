@@ -21,6 +21,12 @@ const DATA_OF_PROJECTS: [(&str, &str, &str); 7] = [
 const DATA_OF_SERVERS: [(&str, &str, &str); 2] =
     [("operator_tokens", "operator_tokens", "expires_at"), ("logins", "logins", "expires_at")];
 
+/// Name of a class of changes in the log, their number in a seal, and how far they are removed. Changes age from their seal.
+const CHANGES: [(&str, &str, &str); 2] = [
+    ("changes", "changes_by_server", "server_removed_to"),
+    ("user_changes", "changes_by_users", "users_removed_to"),
+];
+
 /// Reads the time of the oldest row of each kind of data, of all projects; none if there is no row.
 /// One lookup in an index per project. A project counts from its deletion until its last row is
 /// removed. Tallies have no time.
@@ -37,8 +43,13 @@ pub async fn read(tx: &FleetTx) -> Result<Vec<(&'static str, Option<Time>)>, Sto
         let sql = format!("SELECT {column} FROM {table} ORDER BY {column} LIMIT 1");
         oldest.push((name, first_time(tx, &sql).await?));
     }
-    let sql = "SELECT at FROM change_log ORDER BY xid, seq LIMIT 1";
-    oldest.push(("changes", first_time(tx, sql).await?));
+    for (name, number, removed_to) in CHANGES {
+        let sql = format!(
+            "SELECT s.sealed_at FROM change_seals s WHERE s.{number} > 0 \
+             AND s.up_to > (SELECT c.{removed_to} FROM change_seal_state c) ORDER BY s.up_to LIMIT 1"
+        );
+        oldest.push((name, first_time(tx, &sql).await?));
+    }
     let sql =
         "SELECT removed_at FROM projects WHERE removed_at IS NOT NULL ORDER BY removed_at LIMIT 1";
     oldest.push(("projects", first_time(tx, sql).await?));

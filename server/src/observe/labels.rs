@@ -186,9 +186,10 @@ pub(super) const AGED_DATA: MetricLabel = closed(
         "node_daily_usage",
         "project_daily_usage",
         "changes",
+        "user_changes",
         "projects",
     ],
-    "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (in the change log) or `projects` (since their deletion, until their last row is removed)",
+    "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (of the server in the change log) and `user_changes` (since they were sealed) or `projects` (since their deletion, until their last row is removed)",
 );
 pub(super) const NUMBERED_KIND: MetricLabel = closed(
     "kind",

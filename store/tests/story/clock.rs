@@ -7,15 +7,17 @@ use chrono::TimeDelta;
 use evenkeel_domain::id::{HostId, InstanceId};
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_kit::{Clock, SystemClock, TestClock};
+use evenkeel_store::change_seals::ChangeSealer;
 use evenkeel_store::daily_usage::{self, ProjectCharge};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
 use evenkeel_store::testing::{counting_store, fresh_store};
 use evenkeel_store::{
-    ClockAgreement, Lease, logins, oldest_rows, package_versions, projects, sequence_usage,
+    Actor, ClockAgreement, Lease, hosts, logins, oldest_rows, package_versions, projects,
+    sequence_usage,
 };
 use uuid::Uuid;
 
-use crate::fixtures::{NOON, store_with_project, store_with_two_projects};
+use crate::fixtures::{NOON, registration, store_with_project, store_with_two_projects};
 
 #[tokio::test]
 async fn time_is_trusted_only_if_both_clocks_agree() {
@@ -49,8 +51,8 @@ async fn a_transaction_reads_the_time_of_the_database_without_a_statement() {
     assert_eq!(counts.totals(), opened);
 }
 
-/// What a new database has no rows of. Projects that were created have changes.
-const EMPTY_AT_FIRST: [&str; 10] = [
+/// What a new database has no rows of. Projects that were created have changes of the server.
+const EMPTY_AT_FIRST: [&str; 11] = [
     "runs",
     "contents",
     "slots",
@@ -60,6 +62,7 @@ const EMPTY_AT_FIRST: [&str; 10] = [
     "project_daily_usage",
     "operator_tokens",
     "logins",
+    "user_changes",
     "projects",
 ];
 
@@ -73,6 +76,7 @@ async fn the_oldest_row_of_all_projects_is_found() {
     let find = |all: &[(&str, _)], name: &str| {
         all.iter().find(|(what, _)| *what == name).map(|(_, oldest)| *oldest).expect("listed")
     };
+    ChangeSealer::new(store.clone()).pass().await.expect("a pass");
     let empty = read().await;
     let without_rows = empty.iter().filter(|(_, oldest)| oldest.is_none()).map(|(what, _)| *what);
     assert_eq!(without_rows.collect::<BTreeSet<_>>(), BTreeSet::from(EMPTY_AT_FIRST));
@@ -120,6 +124,13 @@ async fn the_oldest_row_of_all_projects_is_found() {
     for name in ["node_daily_usage", "project_daily_usage"] {
         assert!(find(&all, name).is_some(), "{name}");
     }
+    let actor = Actor { name: "erika".into(), request_id: "r1".into() };
+    let tx = store.tenant_as(one, &actor).await.expect("a transaction");
+    hosts::register(&tx, &registration(1), NOON).await.expect("a host");
+    tx.commit().await.expect("committed");
+    ChangeSealer::new(store.clone()).pass().await.expect("a pass");
+    let all = read().await;
+    assert!(find(&all, "user_changes") > find(&all, "changes"), "{all:?}");
     for (tenant, at) in [(one, NOON), (other, NOON - TimeDelta::days(3))] {
         let tx = store.fleet().await.expect("a transaction");
         projects::delete(&tx, tenant, true, at).await.expect("deleted");
