@@ -59,24 +59,44 @@ fn change_from_row(row: &QueryResult) -> Result<(TenantId, RecordedChange), Stor
 pub(super) struct SealPosition {
     pub(super) up_to: i64,
     pub(super) tenant: TenantId,
+    pub(super) number: i64,
 }
 
-/// Reads at most `limit` seals after a position, of one project or of all.
+impl SealPosition {
+    /// Before all seals.
+    pub(super) const START: Self =
+        Self { up_to: i64::MIN, tenant: TenantId::new(Uuid::nil()), number: i64::MIN };
+
+    pub(super) const fn after(seal: &Seal) -> Self {
+        Self { up_to: seal.up_to, tenant: seal.tenant, number: seal.number }
+    }
+}
+
+/// Reads at most `limit` seals after a position: of one project in the order of their numbers, or of all projects in the order
+/// of the changes. Each order has an index.
 pub(super) async fn read_seals(
     tx: &FleetTx,
     project: Option<TenantId>,
     after: SealPosition,
     limit: usize,
 ) -> Result<Vec<Seal>, StoreError> {
-    let of_project = if project.is_some() { "AND s.tenant_id = $3" } else { "" };
+    let (condition, order, values): (_, _, [Value; 2]) = match project {
+        Some(project) => (
+            "s.tenant_id = $1 AND s.number > $2",
+            "s.number",
+            [project.uuid().into(), after.number.into()],
+        ),
+        None => (
+            "(s.up_to, s.tenant_id) > ($1, $2)",
+            "s.up_to, s.tenant_id",
+            [after.up_to.into(), after.tenant.uuid().into()],
+        ),
+    };
     let sql = format!(
         "SELECT s.tenant_id, s.number, s.encoding, s.above, s.up_to, s.changes_by_users, s.digest_by_users, \
          s.changes_by_server, s.digest_by_server, s.first_at, s.last_at, s.sealed_at, s.previous, s.digest \
-         FROM change_seals s WHERE (s.up_to, s.tenant_id) > ($1, $2) {of_project} \
-         ORDER BY s.up_to, s.tenant_id LIMIT {limit}"
+         FROM change_seals s WHERE {condition} ORDER BY {order} LIMIT {limit}"
     );
-    let mut values: Vec<Value> = vec![after.up_to.into(), after.tenant.uuid().into()];
-    values.extend(project.map(|project| Value::from(project.uuid())));
     let rows = query_all(tx.conn(), sql, values).await?;
     rows.iter().map(seal_from_row).collect()
 }

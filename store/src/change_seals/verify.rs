@@ -112,7 +112,7 @@ struct Audit<'a> {
 impl Audit<'_> {
     /// Checks all seals that cover changes with numbers up to `sealed_to`.
     async fn check_seals(&mut self, sealed_to: i64) -> Result<(), StoreError> {
-        let mut after = SealPosition { up_to: i64::MIN, tenant: TenantId::new(Uuid::nil()) };
+        let mut after = SealPosition::START;
         loop {
             let tx = self.store.fleet().await?;
             let mut page = read_seals(&tx, self.project, after, SEALS_PER_PAGE).await?;
@@ -122,7 +122,7 @@ impl Audit<'_> {
             let Some(last) = page.last() else {
                 return Ok(());
             };
-            after = SealPosition { up_to: last.up_to, tenant: last.tenant };
+            after = SealPosition::after(last);
             self.read_changes_of(&page).await?;
             let now = self.store.fleet().await?.database_time();
             for seal in page {
@@ -134,7 +134,8 @@ impl Audit<'_> {
 
     /// Reads the changes that seals cover, unless none of them must be compared.
     async fn read_changes_of(&mut self, page: &[Seal]) -> Result<(), StoreError> {
-        let up_to = page.last().map_or(self.position, |seal| seal.up_to);
+        // An altered seal may be out of order.
+        let up_to = page.iter().map(|seal| seal.up_to).max().unwrap_or(self.position);
         let since = self.scope.since;
         if page.iter().any(|seal| since.is_none_or(|since| since <= seal.sealed_at)) {
             self.read_up_to(up_to).await
