@@ -19,7 +19,8 @@ const DEFAULT_PRIVILEGES: &str = "
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), service);";
 
 /// After the last step. Rows of the log and of seals are only added. The numbers of changes cannot be set back. Old changes
-/// and seals are removed by functions that run with the privileges of the owner, in its own schema.
+/// and seals are removed by functions that run with the privileges of the owner, in its own schema. Only the service may call
+/// them: by default each role may, such as one that only reads.
 const PRIVILEGES: &str = "
     FOR relation IN SELECT oid::regclass AS name, relkind FROM pg_class
         WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'S')
@@ -38,7 +39,10 @@ const PRIVILEGES: &str = "
     EXECUTE format('ALTER FUNCTION remove_sealed_changes(boolean, timestamptz, bigint) SECURITY DEFINER '
         'SET search_path = %I, pg_temp', current_schema());
     EXECUTE format('ALTER FUNCTION remove_old_seals(timestamptz, bigint) SECURITY DEFINER '
-        'SET search_path = %I, pg_temp', current_schema());";
+        'SET search_path = %I, pg_temp', current_schema());
+    REVOKE EXECUTE ON FUNCTION remove_sealed_changes(boolean, timestamptz, bigint), remove_old_seals(timestamptz, bigint) FROM PUBLIC;
+    EXECUTE format('GRANT EXECUTE ON FUNCTION remove_sealed_changes(boolean, timestamptz, bigint), '
+        'remove_old_seals(timestamptz, bigint) TO %I', service);";
 
 /// The role that acts as the owner of the tables may not be the role of the service, or one that it is a member of.
 const CHECK_OWNER: &str = "

@@ -7,7 +7,7 @@ use evenkeel_domain::change_seal::ChangeRetention;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::change_seals::{AuditRequest, ChangeSealer, verify};
 use evenkeel_store::log::{self, LogReader, RemovalLimits};
-use evenkeel_store::testing::{fresh_database, tenant_rows};
+use evenkeel_store::testing::{fresh_database, query_text, tenant_rows};
 use evenkeel_store::{SchemaCheck, Store, StoreOptions};
 
 use crate::fixtures::{create_project, remove_deleted_projects};
@@ -102,6 +102,22 @@ async fn the_service_works_seals_and_removes_old_changes() {
     assert!(report.is_unaltered(), "{report:?}");
     assert!(report.projects[&theirs].chain.removed_seals > 0, "{report:?}");
     assert_eq!(remove_deleted_projects(&service, 100).await, 0);
+}
+
+/// They run with the privileges of the owner.
+#[tokio::test]
+async fn no_other_role_can_call_the_functions_that_remove_changes() {
+    let (service, _owner) = service_and_owner().await;
+    for function in [
+        "remove_sealed_changes(boolean, timestamptz, bigint)",
+        "remove_old_seals(timestamptz, bigint)",
+    ] {
+        for (role, expected) in [("public", "false"), (SERVICE, "true")] {
+            let sql =
+                format!("SELECT has_function_privilege('{role}', '{function}', 'EXECUTE')::text");
+            assert_eq!(query_text(&service, &sql).await, expected, "{role}: {function}");
+        }
+    }
 }
 
 /// Row-level security applies to the service, although it does not own the tables.
