@@ -132,8 +132,8 @@ pub(crate) enum AuditCommand {
     /// Compare the change log with its seals, directly in the database, and print the newest seal of each project.
     ///
     /// Names changes and seals that were altered, added or removed, and changes that are not sealed yet. Exits with
-    /// status 0 if nothing was altered, else with status 1. Store the printed digests elsewhere: who can write the database
-    /// as its owner can replace all seals, and only an older digest shows this (--expect). Servers may run meanwhile.
+    /// status 0 if nothing was altered, else with status 1. Servers may run at the same time. Store the printed digests on
+    /// another machine: the owner of the tables can replace all seals, and only an older digest shows this (--expect).
     Verify(VerifyArgs),
 }
 
