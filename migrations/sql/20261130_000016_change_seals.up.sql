@@ -68,9 +68,9 @@ CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE OR TRUNCATE ON change_seals
 
 -- Removes changes of one class, with an actor or without one, that were sealed before a time: oldest first, at most max_changes
 -- of them, but at least those of one pass of the sealing. Removes all changes of the class that a seal covers, or none. Returns
--- their number; 0 if none is old enough, or while another server seals or removes. Readers of the log that have not read them
--- notice. The changes of a backup of another server may have transaction ids that this server has not reached yet. They are
--- removed without notice, because no reader waits for them.
+-- their number; 0 if none is old enough. Waits while another server seals or removes. Readers of the log that have not read
+-- them notice. The changes of a backup of another server may have transaction ids that this server has not reached yet. They
+-- are removed without notice, because no reader waits for them.
 CREATE FUNCTION remove_sealed_changes(of_users boolean, sealed_before timestamptz, max_changes bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -79,10 +79,7 @@ DECLARE
     next_to bigint;
     removed bigint := 0;
 BEGIN
-    SELECT * INTO state FROM change_seal_state FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN 0;
-    END IF;
+    SELECT * INTO STRICT state FROM change_seal_state FOR UPDATE;
     IF state.minimum_retention > '0' THEN
         sealed_before := least(sealed_before, now() - state.minimum_retention);
     END IF;
@@ -132,10 +129,7 @@ DECLARE
     needed  bigint;
     removed bigint;
 BEGIN
-    SELECT * INTO state FROM change_seal_state FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN 0;
-    END IF;
+    SELECT * INTO STRICT state FROM change_seal_state FOR UPDATE;
     IF state.minimum_retention > '0' THEN
         sealed_before := least(sealed_before, now() - state.minimum_retention);
     END IF;

@@ -129,7 +129,7 @@ impl ChangeSealer {
         Ok(self.waiting.replace(next).map(|ended| ended.numbers))
     }
 
-    /// Seals the next changes of complete numbers in one transaction; none if they are sealed, or if another replica does it.
+    /// Seals the next changes of complete numbers in one transaction; none if they are sealed.
     async fn seal_batch(
         &self,
         complete: CompleteNumbers,
@@ -140,7 +140,7 @@ impl ChangeSealer {
                 tx.commit().await?;
                 Ok(Some(batch))
             }
-            // A dropped transaction would keep its lock, and other replicas would skip their passes.
+            // A dropped transaction would keep its lock, and other replicas would wait.
             Ok(None) => {
                 tx.rollback().await?;
                 Ok(None)
@@ -171,7 +171,7 @@ async fn seal_next(
     complete: CompleteNumbers,
 ) -> Result<Option<SealedBatch>, StoreError> {
     let sql = "SELECT s.sealed_to, pg_postmaster_start_time(), (SELECT n.last_value FROM change_log_seq_seq n) \
-               FROM change_seal_state s FOR UPDATE SKIP LOCKED";
+               FROM change_seal_state s FOR UPDATE";
     let Some(row) = query_one(tx.conn(), sql, []).await? else {
         return Ok(None);
     };

@@ -19,8 +19,7 @@ pub struct RemovalLimits {
 }
 
 /// Removes changes of all projects that were sealed longer ago than their retention, and seals without changes that are older
-/// than all retentions. Returns their number. Readers that have not read the changes notice. Safe on several replicas at once:
-/// while one removes or seals, the others remove nothing.
+/// than all retentions. Returns their number. Readers that have not read the changes notice. Replicas take turns.
 pub async fn prune(tx: &FleetTx, limits: RemovalLimits) -> Result<u64, StoreError> {
     let mut total = 0;
     for class in [ChangeClass::Server, ChangeClass::Users] {

@@ -340,6 +340,37 @@ async fn old_seals_without_changes_are_removed_but_the_last_one() {
     );
 }
 
+/// A removal that skipped its work while another replica seals would end its pass, and fall behind on a busy server.
+#[tokio::test]
+async fn removals_and_seals_wait_for_each_other() {
+    let (store, tenant) = store_with_seals().await;
+    register_host(&store, tenant, 4).await;
+    let first = store.fleet().await.expect("a transaction");
+    let limits = RemovalLimits { retention: short_retention(), now: FAR_FUTURE, max_changes: 1 };
+    assert!(log::prune(&first, limits).await.expect("removed") > 0);
+    let has_ended = Cell::new(false);
+    let second = async {
+        let removed = prune(&store, short_retention(), 1).await;
+        has_ended.set(true);
+        removed
+    };
+    let sealed = async {
+        let sealed = seal(&store).await;
+        has_ended.set(true);
+        sealed
+    };
+    let waiting = "SELECT count(*)::text FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let commit = async {
+        while !has_ended.get() && query_text(&store, waiting).await != "2" {
+            tokio::task::yield_now().await;
+        }
+        first.commit().await.expect("committed");
+    };
+    let (removed, sealed, ()) = join3(second, sealed, commit).await;
+    assert!(removed > 0 && sealed > 0, "{removed} removed, {sealed} sealed");
+}
+
 /// A retention that is set for the first time finds many seals, and few of them cover changes of users.
 #[tokio::test]
 async fn the_retention_of_users_skips_seals_without_their_changes() {
