@@ -189,7 +189,7 @@ pub(super) const AGED_DATA: MetricLabel = closed(
         "user_changes",
         "projects",
     ],
-    "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (of the server in the change log) and `user_changes` (since they were sealed) or `projects` (since their deletion, until their last row is removed)",
+    "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (of the server) and `user_changes` in the change log (since they were sealed), or `projects` (since their deletion, until their last row is removed)",
 );
 pub(super) const NUMBERED_KIND: MetricLabel = closed(
     "kind",

@@ -375,7 +375,8 @@ async fn removals_and_seals_wait_for_each_other() {
 #[tokio::test]
 async fn the_retention_of_users_skips_seals_without_their_changes() {
     let (store, tenant) = store_with_seals().await;
-    let actor = Actor { name: "erika".into(), request_id: "r1".into() };
+    let actor =
+        Actor { name: "erika".into(), request_id: "r1".into(), client_address: String::new() };
     let tx = store.tenant_as(tenant, &actor).await.expect("a transaction");
     hosts::register(&tx, &registration(4), NOON).await.expect("a host");
     tx.commit().await.expect("committed");

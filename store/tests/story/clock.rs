@@ -124,7 +124,8 @@ async fn the_oldest_row_of_all_projects_is_found() {
     for name in ["node_daily_usage", "project_daily_usage"] {
         assert!(find(&all, name).is_some(), "{name}");
     }
-    let actor = Actor { name: "erika".into(), request_id: "r1".into() };
+    let actor =
+        Actor { name: "erika".into(), request_id: "r1".into(), client_address: String::new() };
     let tx = store.tenant_as(one, &actor).await.expect("a transaction");
     hosts::register(&tx, &registration(1), NOON).await.expect("a host");
     tx.commit().await.expect("committed");
