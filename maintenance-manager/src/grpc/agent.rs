@@ -38,10 +38,11 @@ impl AgentService for MaintenanceManager {
         request: Request<EnrollRequest>,
     ) -> Result<Response<EnrollResponse>, Status> {
         let peer = Peer::from_request(&request);
+        let address = request.remote_addr().map(|address| address.ip().to_canonical());
         // Verifying a join token costs a database query, so callers without a valid one are
         // limited.
         let answer = match self.rate_limiter.check(&peer) {
-            Ok(()) => Box::pin(enroll::enroll(self, &peer, request.into_inner())).await,
+            Ok(()) => Box::pin(enroll::enroll(self, &peer, address, request.into_inner())).await,
             Err(refused) => Err(refused),
         };
         if answer.as_ref().is_err_and(is_caller_fault) {

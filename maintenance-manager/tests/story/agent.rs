@@ -1,10 +1,12 @@
 //! Tests of the gRPC service for our own agent.
 
 use crate::test_server::{
-    TestServer, act, began, downloaded, downloading, facts, finished, reason, with_credential,
+    TestServer, act, began, downloaded, downloading, enroll_request, facts, finished, reason,
+    with_credential,
 };
 use chrono::TimeDelta;
 use evenkeel_auth::KeyFingerprint;
+use evenkeel_domain::id::HostId;
 use evenkeel_domain::package::PackageChange as StoredChange;
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
@@ -13,9 +15,11 @@ use evenkeel_proto::agent::{
     Cancelled, Downloading, Facts, Failed, FailureKind, NothingToDo, PackageChange, Plan,
     PollRequest,
 };
+use evenkeel_store::changes::{self, ChangeFilter};
 use evenkeel_store::hosts;
 use futures_util::future::join_all;
-use tonic::Code;
+use tonic::transport::server::TcpConnectInfo;
+use tonic::{Code, Request};
 
 #[tokio::test]
 async fn a_node_that_has_only_enrolled_has_a_decision() {
@@ -302,6 +306,24 @@ async fn facts_are_requested_until_they_are_stored() {
     let answer =
         server.manager.poll(with_credential(&node.credential, request)).await.expect("an answer");
     assert!(!answer.into_inner().facts_required);
+}
+
+#[tokio::test]
+async fn an_enrolment_is_recorded_with_the_address_of_the_machine() {
+    let server = TestServer::new().await;
+    let token = server.join_token(true, true).await;
+    let mut request = Request::new(enroll_request(&token, 1, 1));
+    let address = "[::ffff:192.0.2.7]:1234".parse().expect("an address");
+    let connection = TcpConnectInfo { local_addr: None, remote_addr: Some(address) };
+    request.extensions_mut().insert(connection);
+    let answer = server.manager.enroll(request).await.expect("enrolled").into_inner();
+    let host: HostId = answer.host_id.parse().expect("a host");
+    let tx = server.tx().await;
+    let found = changes::list(&tx, &ChangeFilter::default(), None, 100).await.expect("changes");
+    let is_of_host = |kind: &str, object| kind == "host" && object == host.bits();
+    let mut of_host = found.iter().filter(|change| is_of_host(&change.kind, change.object));
+    let change = of_host.next().expect("the host was created");
+    assert_eq!(change.client_address.as_deref(), Some("192.0.2.7"));
 }
 
 #[tokio::test]

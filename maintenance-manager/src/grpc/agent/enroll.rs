@@ -1,6 +1,7 @@
 //! Enrolment: how a machine becomes a node.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use evenkeel_auth::JoinToken as Secret;
 use evenkeel_domain::Time;
@@ -50,16 +51,23 @@ enum ClaimedOs {
     Image(BootedImage),
 }
 
-/// Enrols a machine into the project of its join token.
+/// Enrols a machine into the project of its join token. `address` is that of the machine, or of its
+/// proxy, for the change log.
 pub async fn enroll(
     manager: &MaintenanceManager,
     peer: &Peer,
+    address: Option<IpAddr>,
     request: EnrollRequest,
 ) -> Result<EnrollResponse, Status> {
     let secret = Secret::parse(&request.join_token)
         .map_err(|error| Status::invalid_argument(format!("join_token: {error}")))?;
     let digest = *secret.secret_hash().as_bytes();
     let claim = parse_claim(request).map_err(status::from_invalid)?;
+    let actor = Actor {
+        name: format!("enrolment of {}", claim.joining.uuid),
+        request_id: String::new(),
+        client_address: address.map(|address| address.to_string()).unwrap_or_default(),
+    };
     let too_many = || Status::unavailable("too many machines enrol at once; try again");
     let lookup = manager.join_token_lookups.acquire().await.ok_or_else(too_many)?;
     // Other calls from this address may have been refused while this one waited.
@@ -68,7 +76,7 @@ pub async fn enroll(
     drop(lookup);
     let _permit = manager.enrolments.acquire(project.id).await.ok_or_else(too_many)?;
     manager.rate_limiter.check(peer)?;
-    status::with_database_timeout(enroll_node(manager, &project, digest, &claim)).await
+    status::with_database_timeout(enroll_node(manager, (&project, &actor), digest, &claim)).await
 }
 
 /// The project of a join token.
@@ -87,17 +95,12 @@ fn refuse_unknown_token() -> Status {
 /// Admits a machine and issues its certificates, and its credential if credentials are accepted.
 async fn enroll_node(
     manager: &MaintenanceManager,
-    project: &Project,
+    (project, actor): (&Project, &Actor),
     digest: [u8; 32],
     claim: &Claim,
 ) -> Result<EnrollResponse, Status> {
     let tenant = project.id;
-    let actor = Actor {
-        name: format!("enrolment of {}", claim.joining.uuid),
-        request_id: String::new(),
-        client_address: String::new(),
-    };
-    let tx = manager.store.tenant_as(tenant, &actor).await.map_err(status::from_store_error)?;
+    let tx = manager.store.tenant_as(tenant, actor).await.map_err(status::from_store_error)?;
     let now = tx.database_time();
     let (host, instance, decryption_certificate) =
         admit_machine(manager, tx, digest, claim, now).await?;
