@@ -111,15 +111,16 @@ impl Listeners {
         if selection.inventory {
             let listener =
                 Listener::bind("rest.listen", rest.listen, rest.max_connections, minute)?;
-            let login = config.auth.login.as_ref();
-            let proxies = login.map(|login| login.trusted_proxies.as_slice()).unwrap_or_default();
+            let login = config.auth.login.iter();
+            let mut proxies = rest.trusted_proxies.clone();
+            proxies.extend(login.flat_map(|login| &login.trusted_proxies));
             let limits = UnauthenticatedLimits {
                 total: rest.max_unauthenticated_connections,
                 per_address: rest.max_unauthenticated_per_address,
             };
             let listener = listener.limit_unauthenticated(limits);
             let listener = listener.limit_authenticated(rest.authenticated_limits());
-            bound.rest = Some(listener.exempt_proxies(proxies));
+            bound.rest = Some(listener.exempt_proxies(&proxies));
         }
         if selection.maintenance_manager {
             let (most, keep_alive) = (south.max_connections, south.tcp_keepalive_idle);
@@ -178,7 +179,9 @@ impl Listeners {
         }
         if let Some(listener) = self.rest {
             let timeout = config.rest.header_timeout;
+            let proxies = TrustedProxies::new(&config.rest.trusted_proxies);
             let settings = http_settings(&config.rest_tls(), timeout, context, life)?;
+            let settings = HttpSettings { proxies, ..settings };
             let router = observe::count_http_requests(rest_router(&config, context, life)?);
             http::serve("rest", listener, router, settings, life);
         }

@@ -1,6 +1,6 @@
-//! Connections whose peer does not authenticate, and proxies in front of the listener for nodes.
+//! Connections whose peer does not authenticate, and proxies in front of the listeners.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::files::registry;
@@ -121,6 +121,31 @@ fn a_trusted_proxy_must_name_the_client() {
         }
         server.stop();
     }
+}
+
+#[test]
+fn a_change_over_a_trusted_proxy_has_the_address_of_the_client() {
+    let harness = TestServer::new().with_env("EVENKEELD_REST__TRUSTED_PROXIES", "[\"127.0.0.1\"]");
+    let server = harness.start_and_wait(&["all"]);
+    let token = harness.operator_token();
+    let send = |line: &str, body: &str| {
+        let mut connection = TcpStream::connect(server.address("rest")).unwrap();
+        connection.write_all(&proxy_header([192, 0, 2, 7])).unwrap();
+        let request = format!(
+            "{line} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let changed = send("PUT /v1/projects/default/pauses/project", "{\"reason\":\"audit\"}");
+    assert!(changed.contains(" 200 OK"), "{changed}");
+    let list = send("GET /v1/projects/default/changes?kind=pause", "");
+    assert!(list.contains("\"clientAddress\":\"192.0.2.7\""), "{list}");
+    server.stop();
 }
 
 #[test]
