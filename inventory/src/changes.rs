@@ -78,16 +78,17 @@ pub struct ChangePath {
 
 /// List or watch changes
 ///
-/// Returns who changed what, newest first. The server deletes old changes after
-/// `maintenance_manager.change_log_retention`. The list has neither `filter`, `orderBy`, `offset` nor
-/// a total.
+/// Returns who changed what, newest first. The server deletes changes of users after
+/// `maintenance_manager.user_change_retention`, and its own after `change_log_retention`. The list has
+/// neither `filter`, `orderBy`, `offset` nor a total.
 ///
 /// With `watch=true` the response has the type `text/event-stream` and does not end. An event `change`
 /// has a change as its data. An event `bookmark`, every 15 seconds without changes, has only an ID. The
 /// ID of each event is a cursor: a client that connects again sends the last one in the header
 /// `Last-Event-ID` or as `cursor`, and misses and repeats nothing. An event `end` precedes the end of
 /// the stream; its data has the `reason`: `access` (the token expired or was revoked, or the project
-/// was deleted), `cursor` (changes after the cursor were deleted) or `stopping` (connect again).
+/// was deleted), `cursor` (changes after the cursor were deleted), `stopping` (connect again) or
+/// `failed` (an internal error; connect again later).
 ///
 /// The server refuses a cursor of another project, and one that is too old (`cursor-expired`): list
 /// the changes again, and watch from the cursor of that list.
