@@ -4,7 +4,8 @@ use serde_json::Value;
 
 /// Columns whose values are never shown, in rows of any kind: credentials, digests of secrets, and
 /// texts of users that usually contain passwords.
-pub(super) const SECRET_COLUMNS: [&str; 3] = ["api_credentials", "digest", "config"];
+pub(super) const SECRET_COLUMNS: [&str; 4] =
+    ["api_credentials", "digest", "password_hash", "config"];
 
 /// Shown instead of a secret.
 const HIDDEN: &str = "(hidden)";
@@ -29,8 +30,9 @@ mod tests {
 
     #[test]
     fn secrets_of_a_row_are_hidden() {
-        let row = json!({"name": "motd", "config": "password: x", "digest": "\\x01"});
-        let hidden = json!({"name": "motd", "config": "(hidden)", "digest": "(hidden)"});
-        assert_eq!(hide_secrets(row), hidden);
+        for name in SECRET_COLUMNS {
+            let row = json!({"name": "motd", name: "hush"});
+            assert_eq!(hide_secrets(row), json!({"name": "motd", name: "(hidden)"}));
+        }
     }
 }
