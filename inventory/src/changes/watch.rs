@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Lifecycle;
@@ -21,6 +21,9 @@ use crate::app::StreamPermit;
 use crate::call::Call;
 use crate::change_feed::{FeedView, Subscription};
 use crate::problem::Problem;
+
+/// Header by which nginx learns that it must not buffer the response.
+const PROXY_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Interval between bookmarks while there are no changes.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(15);
@@ -80,7 +83,7 @@ pub async fn answer(
         let bytes = receiver.recv().await?;
         Some((Ok::<_, Infallible>(bytes), receiver))
     });
-    let headers = [(CONTENT_TYPE, "text/event-stream")];
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (PROXY_BUFFERING, "no")];
     Ok((headers, Body::from_stream(body)).into_response())
 }
 

@@ -49,6 +49,7 @@ impl EventReader {
         let response = Self::request(server, caller, query, last_event).await;
         assert_eq!(response.status(), StatusCode::OK, "{query} after {last_event:?}");
         assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
+        assert_eq!(response.headers()["x-accel-buffering"], "no", "no proxy holds events back");
         Self::new(response)
     }
 
