@@ -232,9 +232,10 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Prints a text in every format.
+    /// Prints a text in every format, and sends it on at once.
     pub fn print_text(&mut self, text: &str) -> Result<(), Failure> {
         writeln!(self.out, "{text}")?;
+        self.out.flush()?;
         Ok(())
     }
 

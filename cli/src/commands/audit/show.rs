@@ -43,9 +43,8 @@ fn build_page(change: &ChangeResource) -> DetailPage {
 
 /// The fields that differ, by name.
 fn changed_fields(change: &ChangeResource) -> Vec<Vec<Cell>> {
-    let members =
-        |row: &Option<Value>| row.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
-    let (before, after) = (members(&change.before), members(&change.after));
+    let members = |row: Option<&Value>| row.and_then(Value::as_object).cloned().unwrap_or_default();
+    let (before, after) = (members(change.before.as_ref()), members(change.after.as_ref()));
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.sort_unstable();
     names.dedup();

@@ -57,7 +57,10 @@ impl ChangeWatch {
         params.extend([("watch", "true".to_owned()), ("cursor", self.cursor.clone())]);
         let mut stream = client.open_stream(PATH, &params).await?;
         while let Some(event) = stream.next().await {
-            self.retry_delay = MIN_RETRY_DELAY;
+            if event.name != "end" {
+                // Otherwise a server that ends each stream at once would get a request every 100 ms.
+                self.retry_delay = MIN_RETRY_DELAY;
+            }
             if event.name == "change" {
                 let change: ChangeResource = serde_json::from_str(&event.data)
                     .map_err(|source| client.unreadable_response(source))?;
