@@ -199,6 +199,10 @@ impl HttpServer {
             };
             match opened {
                 Ok(Ok(opened)) => {
+                    let (mut client, named) = (client, opened.1);
+                    if let Some(client) = client.as_mut().filter(|_| named != peer) {
+                        client.set_address(named.0.ip());
+                    }
                     let served = self.serve_opened(opened, unauthenticated, client, &closing);
                     Box::pin(served).await;
                 }

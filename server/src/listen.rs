@@ -51,6 +51,8 @@ pub(crate) struct Listener {
     /// Proxies that share few connections among all clients; loopback addresses belong to them. None
     /// if there is no such proxy.
     exempt_proxies: Option<Vec<IpAddr>>,
+    /// Proxies that name the address of each client, so their connections are not exempt.
+    naming_proxies: Vec<IpAddr>,
     /// Whether the log already states that the limit is reached.
     is_full: AtomicBool,
     keepalive_idle: Duration,
@@ -134,6 +136,7 @@ impl Listener {
             unauthenticated: None,
             authenticated: None,
             exempt_proxies: None,
+            naming_proxies: Vec::new(),
             is_full: AtomicBool::new(false),
             keepalive_idle: keep_alive,
         })
@@ -158,9 +161,15 @@ impl Listener {
         Self { exempt_proxies: Some(proxies), ..self }
     }
 
+    /// Does not exempt the connections of these proxies, also on this machine: each begins with a header
+    /// that names the address of its client.
+    pub(crate) fn with_naming_proxies(self, proxies: &[IpAddr]) -> Self {
+        Self { naming_proxies: proxies.iter().map(IpAddr::to_canonical).collect(), ..self }
+    }
+
     fn is_exempt(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
-        let proxies = self.exempt_proxies.as_ref();
+        let proxies = self.exempt_proxies.as_ref().filter(|_| !self.naming_proxies.contains(&peer));
         proxies.is_some_and(|proxies| peer.is_loopback() || proxies.contains(&peer))
     }
 
@@ -315,6 +324,10 @@ mod tests {
         let is_exempt = |address: &str| listener.is_exempt(address.parse().unwrap());
         assert!(is_exempt("192.0.2.1") && is_exempt("::ffff:192.0.2.1") && is_exempt("::1"));
         assert!(!is_exempt("192.0.2.2") && !limited().is_exempt(proxy));
+        let local: IpAddr = "127.0.0.1".parse().unwrap();
+        let listener = limited().exempt_proxies(&[proxy]).with_naming_proxies(&[proxy, local]);
+        assert!(!listener.is_exempt(proxy) && !listener.is_exempt(local));
+        assert!(listener.is_exempt("::1".parse().unwrap()));
     }
 
     #[tokio::test]

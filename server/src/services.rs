@@ -111,16 +111,16 @@ impl Listeners {
         if selection.inventory {
             let listener =
                 Listener::bind("rest.listen", rest.listen, rest.max_connections, minute)?;
-            let login = config.auth.login.iter();
-            let mut proxies = rest.trusted_proxies.clone();
-            proxies.extend(login.flat_map(|login| &login.trusted_proxies));
+            let login = config.auth.login.as_ref();
+            let proxies = login.map(|login| login.trusted_proxies.as_slice()).unwrap_or_default();
             let limits = UnauthenticatedLimits {
                 total: rest.max_unauthenticated_connections,
                 per_address: rest.max_unauthenticated_per_address,
             };
             let listener = listener.limit_unauthenticated(limits);
             let listener = listener.limit_authenticated(rest.authenticated_limits());
-            bound.rest = Some(listener.exempt_proxies(&proxies));
+            let listener = listener.exempt_proxies(proxies);
+            bound.rest = Some(listener.with_naming_proxies(&rest.trusted_proxies));
         }
         if selection.maintenance_manager {
             let (most, keep_alive) = (south.max_connections, south.tcp_keepalive_idle);

@@ -47,8 +47,8 @@ pub(crate) struct RestConfig {
     /// `max_connections`. This machine and `auth.login.trusted_proxies` have no limit.
     pub(crate) max_connections_per_address: Option<usize>,
     /// Addresses of the proxies in front of the listener that forward TCP connections. Their connections
-    /// must begin with a header of the PROXY protocol, version 2, and do not count for the limits of
-    /// addresses. The change log has the address in the header.
+    /// must begin with a header of the PROXY protocol, version 2; limits by address, the access log and
+    /// the change log use the address in it.
     pub(crate) trusted_proxies: Vec<IpAddr>,
     /// Maximum duration of the TLS handshake, and maximum time to receive the header of a request.
     #[serde(with = "humantime_serde")]

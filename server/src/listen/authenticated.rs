@@ -179,6 +179,11 @@ impl ClientConnection {
         entered
     }
 
+    /// Sets the address of the client that a proxy names, before the first request.
+    pub(crate) fn set_address(&mut self, address: IpAddr) {
+        self.address = Some(client_network(address));
+    }
+
     pub(crate) fn activity(&self) -> &ConnectionActivity {
         &self.activity
     }
@@ -384,6 +389,23 @@ mod tests {
         assert_eq!(enter(Some("2001:db8::2")), Err(ConnectionLimit::PerAddress));
         enter(Some("192.0.2.1")).expect("another network");
         enter(None).expect("a proxy");
+    }
+
+    #[test]
+    fn a_connection_counts_for_the_address_that_a_proxy_names() {
+        let connections =
+            AuthenticatedConnections::new(AuthenticatedLimits { address: 1, ..UNLIMITED });
+        let connect_client = |address: &str| {
+            let mut client = connect(&connections, Some("198.51.100.1"));
+            client.set_address(address.parse().unwrap());
+            client
+        };
+        let (busy, other) = (connect_client("192.0.2.7"), connect_client("192.0.2.8"));
+        let _requests = [&busy, &other].map(|client| client.activity().clone().begin());
+        busy.authenticate(&user("one", 1)).unwrap();
+        other.authenticate(&user("other", 1)).expect("another client of the proxy");
+        let third = connect_client("192.0.2.7");
+        assert_eq!(third.authenticate(&user("third", 1)), Err(ConnectionLimit::PerAddress));
     }
 
     #[test]
