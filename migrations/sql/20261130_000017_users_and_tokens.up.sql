@@ -8,6 +8,9 @@ DECLARE
     new_row     jsonb;
     project     uuid;
 BEGIN
+    IF TG_OP = 'UPDATE' AND OLD IS NOT DISTINCT FROM NEW THEN
+        RETURN NULL;
+    END IF;
     IF TG_OP <> 'INSERT' THEN
         old_row := to_jsonb(OLD) - 'password_hash';
     END IF;

@@ -110,7 +110,11 @@ async fn a_use_is_recorded_once_a_minute() {
 async fn the_creation_and_the_revocation_of_a_token_are_in_the_change_log() {
     let store = fresh_store().await;
     let ours = create_project(&store, "ours").await;
-    let actor = Actor { name: "carol".to_owned(), request_id: "request-1".to_owned() };
+    let actor = Actor {
+        name: "carol".to_owned(),
+        request_id: "request-1".to_owned(),
+        client_address: "192.0.2.7".to_owned(),
+    };
     let named = OperatorToken {
         name: Some("nightly".to_owned()),
         project: Some(ours),
@@ -119,7 +123,10 @@ async fn the_creation_and_the_revocation_of_a_token_are_in_the_change_log() {
     let tx = store.fleet_as(&actor).await.expect("a transaction");
     operator_tokens::record(&tx, &named).await.expect("recorded");
     operator_tokens::record_uses(&tx, vec![(named.id, NOON)]).await.expect("recorded");
-    operator_tokens::revoke(&tx, named.id, "carol", NOON).await.expect("revoked");
+    // The repeated revocation changes nothing.
+    for now in [NOON, NOON + HOUR] {
+        operator_tokens::revoke(&tx, named.id, "carol", now).await.expect("revoked");
+    }
     let deleted = operator_tokens::delete_expired(&tx, NOON + HOUR * 2, 10).await;
     assert_eq!(deleted.expect("deleted"), 1);
     tx.commit().await.expect("committed");
@@ -129,6 +136,7 @@ async fn the_creation_and_the_revocation_of_a_token_are_in_the_change_log() {
     assert_eq!(of_tokens.len(), 2, "{of_tokens:?}");
     for row in of_tokens {
         assert!(row.contains("\"actor\": \"carol\"") && row.contains("nightly"), "{row}");
+        assert!(row.contains("192.0.2.7"), "{row}");
     }
 }
 
