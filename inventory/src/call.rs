@@ -15,7 +15,7 @@ use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::changes::{self, EventKind};
 use evenkeel_store::{
     Actor, ConnectionShare, FleetTx, ProjectKey, Store, StoreError, TransactionMode, Tx,
-    operator_tokens, projects,
+    operator_tokens, projects, users,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -176,8 +176,13 @@ impl Call {
             Err(StoreError::NotFound { .. }) => return Err(no_role_in_project()),
             Err(error) => return Err(error.into()),
         };
-        if caller.may_manage(tenant.uuid()) {
+        let caller = if caller.may_manage(tenant.uuid()) {
             check_not_revoked(&tx, &caller).await?;
+            with_current_roles(&tx, caller).await?
+        } else {
+            caller
+        };
+        if caller.may_manage(tenant.uuid()) {
             return Ok((tx, tenant, caller));
         }
         if !caller.may_read(tenant.uuid()) {
@@ -297,6 +302,25 @@ async fn check_not_revoked(tx: &FleetTx, caller: &Caller) -> Result<(), Problem>
         return Err(AuthError::Revoked.into());
     }
     Ok(())
+}
+
+/// The caller without the roles that its user in the database has lost since the login. With them, it
+/// could create tokens and users that keep them. The user loses no further role until the end of the
+/// transaction. A transaction that changes users locks their changes before.
+pub async fn with_current_roles(
+    tx: &FleetTx,
+    caller: Arc<Caller>,
+) -> Result<Arc<Caller>, StoreError> {
+    let is_login = caller.issued_by_us && caller.token_name.is_none();
+    let Some(token) = caller.token_id.filter(|_| is_login) else {
+        return Ok(caller);
+    };
+    let Some(current) = users::lock_login_roles(tx, &caller.subject, token).await? else {
+        return Ok(caller);
+    };
+    let mut restricted = Caller::clone(&caller);
+    restricted.roles.retain(|role| current.contains(&role.to_string()));
+    Ok(Arc::new(restricted))
 }
 
 /// The same answer for a missing project and a missing role, so that nobody can probe for projects.

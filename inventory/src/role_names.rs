@@ -21,6 +21,11 @@ impl RoleNames {
         self.0.get(&id).map(ProjectName::as_str)
     }
 
+    /// Whether the project of a role exists. A role in a deleted project has no effect.
+    pub fn is_in_effect(&self, role: Role) -> bool {
+        role.project().is_none_or(|project| self.0.contains_key(&TenantId::new(project)))
+    }
+
     /// The roles as people write them, without those in projects that do not exist any more.
     pub fn describe<'a>(&self, roles: impl IntoIterator<Item = &'a Role>) -> Vec<String> {
         roles.into_iter().filter_map(|role| self.describe_role(*role)).collect()
@@ -65,5 +70,7 @@ mod tests {
             "evenkeel-admin",
         ];
         assert_eq!(names.describe(&roles), expected);
+        let is_in_effect = roles.map(|role| names.is_in_effect(role));
+        assert_eq!(is_in_effect, [true, true, true, true, true, false, true]);
     }
 }

@@ -17,7 +17,7 @@ use evenkeel_store::{FleetTx, StoreError, projects};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::call::Call;
+use crate::call::{Call, with_current_roles};
 use crate::extract::{Json, Params, Path};
 use crate::problem::Problem;
 use crate::role_names::RoleNames;
@@ -160,6 +160,9 @@ pub async fn set_user_roles(
     // Users without a role in the caller's projects are visible to nobody but their administrators,
     // but their names are not secret: they are refused when they are created again.
     let old = lock_user(&tx, &path.user_name).await?;
+    if grants.is_empty() && !is_visible(&caller, &old) {
+        return Err(StoreError::NotFound { what: users::RESOURCE }.into());
+    }
     let given = resolve_grants(&tx, &caller, &grants).await?;
     let old_roles = parse_roles(&old);
     let kept = old_roles.iter().copied().filter(|role| !caller.may_give(*role));
@@ -267,10 +270,15 @@ fn checked_password(name: &str, password: &Password) -> Result<Secret, Problem> 
     Ok(password)
 }
 
-/// Opens a transaction of an administrator who is a person.
+/// Opens a transaction of an administrator who is a person. No other transaction changes users until
+/// its end.
 async fn open_as_person(call: &Call) -> Result<(FleetTx, Arc<Caller>), Problem> {
     check_person(&call.caller()?)?;
-    call.as_any_administrator().await
+    let (tx, caller) = call.as_any_administrator().await?;
+    users::lock_changes(&tx).await?;
+    let caller = with_current_roles(&tx, caller).await?;
+    check_manager(&caller)?;
+    Ok((tx, caller))
 }
 
 /// Refuses a token for automation: a user would keep the rights of the token after its end.
@@ -285,6 +293,10 @@ fn check_person(caller: &Caller) -> Result<(), Problem> {
 fn check_administrator(call: &Call) -> Result<(), Problem> {
     let caller = call.caller()?;
     check_person(&caller)?;
+    check_manager(&caller)
+}
+
+fn check_manager(caller: &Caller) -> Result<(), Problem> {
     if caller.may_manage_any() {
         return Ok(());
     }
@@ -338,6 +350,18 @@ fn parse_roles(user: &StoredUser) -> Vec<Role> {
     user.roles.iter().filter_map(|role| Role::parse(role)).collect()
 }
 
+/// Whether the caller may give all roles of the user that are in effect. Nobody but an administrator of
+/// all projects may give a role in a deleted project.
+async fn may_give_all(
+    tx: &FleetTx,
+    caller: &Caller,
+    user: &StoredUser,
+) -> Result<bool, StoreError> {
+    let names = RoleNames::load(tx).await?;
+    let mut roles = parse_roles(user).into_iter().filter(|role| names.is_in_effect(*role));
+    Ok(roles.all(|role| caller.may_give(role)))
+}
+
 /// Whether the caller may give a role of the user, or sees all users.
 fn is_visible(caller: &Caller, user: &StoredUser) -> bool {
     caller.may_administrate() || parse_roles(user).into_iter().any(|role| caller.may_give(role))
@@ -359,8 +383,7 @@ async fn lock_managed(tx: &FleetTx, caller: &Caller, name: &str) -> Result<Store
     if !is_visible(caller, &user) {
         return Err(StoreError::NotFound { what: users::RESOURCE }.into());
     }
-    if caller.may_administrate() || parse_roles(&user).into_iter().all(|role| caller.may_give(role))
-    {
+    if may_give_all(tx, caller, &user).await? {
         return Ok(user);
     }
     Err(Problem::missing_role(format!(
@@ -417,7 +440,7 @@ async fn revoke_roles(
     if removed.is_empty() {
         return Ok(());
     }
-    if parse_roles(user).into_iter().all(|role| caller.may_give(role)) {
+    if may_give_all(tx, caller, user).await? {
         return revoke_tokens(tx, caller, &user.name).await;
     }
     for project in removed.iter().filter_map(|role| role.project()) {

@@ -3,6 +3,7 @@
 use evenkeel_domain::Time;
 use evenkeel_kit::Secret;
 use sea_orm::QueryResult;
+use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::rows::readable;
@@ -65,13 +66,19 @@ pub async fn list(tx: &FleetTx) -> Result<Vec<StoredUser>, StoreError> {
     Ok(rows.iter().filter_map(|row| readable(RESOURCE, read_user(row))).collect())
 }
 
-/// The user of this name, locked until the end of the transaction. Changes of users wait for each
-/// other, so that two of them cannot disable the last two administrators.
+/// Waits until no other transaction changes users. Changes of users wait for each other, so that two
+/// of them cannot disable the last two administrators.
+pub async fn lock_changes(tx: &FleetTx) -> Result<(), StoreError> {
+    execute(tx.conn(), "SELECT pg_advisory_xact_lock(7038)", []).await.map(drop)
+}
+
+/// The user of this name, locked until the end of the transaction. No other transaction changes users
+/// meanwhile.
 ///
 /// # Errors
 /// The user does not exist.
 pub async fn lock(tx: &FleetTx, name: &str) -> Result<StoredUser, StoreError> {
-    execute(tx.conn(), "SELECT pg_advisory_xact_lock(7038)", []).await?;
+    lock_changes(tx).await?;
     let sql = format!("SELECT {COLUMNS} FROM users WHERE name = $1 FOR UPDATE");
     let row = query_one(tx.conn(), sql, [name.into()]).await?;
     read_user(&row.ok_or(StoreError::NotFound { what: RESOURCE })?)
@@ -85,6 +92,22 @@ pub async fn find_login(tx: &FleetTx, name: &str) -> Result<Option<UserLogin>, S
     };
     let password_hash: String = row.try_get_by_index(0)?;
     Ok(Some(UserLogin { password_hash: password_hash.into(), roles: row.try_get_by_index(1)? }))
+}
+
+/// The roles that a user with a token of a login has now. They do not change until the end of the
+/// transaction. None if the user does not exist, or if the token is recorded: then it has its roles
+/// from elsewhere.
+pub async fn lock_login_roles(
+    tx: &FleetTx,
+    name: &str,
+    token: Uuid,
+) -> Result<Option<Vec<String>>, StoreError> {
+    let sql = "SELECT roles FROM users WHERE name = $1 \
+               AND NOT EXISTS (SELECT FROM operator_tokens WHERE id = $2) FOR SHARE";
+    match query_one(tx.conn(), sql, [name.into(), token.into()]).await? {
+        Some(row) => Ok(Some(row.try_get_by_index(0)?)),
+        None => Ok(None),
+    }
 }
 
 /// Whether an enabled user other than this one has a role.

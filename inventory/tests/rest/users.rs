@@ -65,6 +65,8 @@ async fn an_administrator_of_a_project_manages_the_users_of_the_project_alone() 
     // A user with a role elsewhere could be taken over by a new password.
     let password = || Some(json!({"password": "another sesame"}));
     manager.expect_problem("PUT /v1/users/bob/password", password(), 404, json!({})).await;
+    let no_roles = Some(json!({"roles": []}));
+    manager.expect_problem("PUT /v1/users/bob/roles", no_roles, 404, json!({})).await;
     for what in
         ["PUT /v1/users/carol/password", "PUT /v1/users/carol/disable", "DELETE /v1/users/carol"]
     {
@@ -150,6 +152,51 @@ async fn a_role_that_is_removed_ends_the_tokens_for_automation_of_its_project() 
     let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
     let ids: Vec<_> = revoked.ids.iter().map(Uuid::to_string).collect();
     assert_eq!(json!(ids), json!([created[0]]));
+}
+
+/// The token of a login keeps its roles until it expires.
+#[tokio::test]
+async fn a_user_who_lost_a_role_passes_it_on_to_no_token_and_no_user() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    root.expect_ok(CREATE, user("alice", &["administrator@ours", "viewer@theirs"])).await;
+    let (now, hour) = (server.clock.now(), TimeDelta::hours(1));
+    let of_alice = [Role::Manage(server.ours.uuid()), Role::Read(server.theirs.uuid())];
+    let issued = server.authority.issue_operator("alice", &of_alice, hour, now).expect("a token");
+    let alice = server.client(Some(issued.token.reveal()), None);
+    let token = |name: &str| Some(json!({"name": name, "role": "administrator"}));
+    alice.expect_ok("POST operator-tokens", token("first")).await;
+    alice.expect_ok(CREATE, user("bob", &["viewer@ours"])).await;
+    // The administrator of a project does not revoke the token, because it has a role elsewhere.
+    let roles = Some(json!({"roles": ["viewer@ours"]}));
+    server.client_of(Caller::Manager).expect_ok("PUT /v1/users/alice/roles", roles).await;
+    for (what, body) in [
+        ("POST operator-tokens", token("second")),
+        (CREATE, user("carol", &["administrator@ours"])),
+        ("PUT /v1/users/alice/roles", Some(json!({"roles": ["administrator@ours"]}))),
+        ("PUT /v1/users/bob/disable", None),
+    ] {
+        alice.expect_problem(what, body, 403, json!({})).await;
+    }
+    assert_eq!(names(&root).await, ["alice", "bob"]);
+}
+
+/// Nobody but an administrator of all projects may give the role of a deleted project.
+#[tokio::test]
+async fn a_role_in_a_deleted_project_does_not_keep_a_user_from_its_administrator() {
+    let server = TestServer::new().await;
+    let (root, manager) =
+        (server.client_of(Caller::Administrator), server.client_of(Caller::Manager));
+    root.expect_ok("PUT /v1/projects/gone", Some(json!({"description": ""}))).await;
+    root.expect_ok(CREATE, user("alice", &["viewer@gone", "viewer@ours"])).await;
+    let password = || Some(json!({"password": "another sesame"}));
+    manager.expect_problem("PUT /v1/users/alice/password", password(), 403, json!({})).await;
+    root.expect_ok("DELETE /v1/projects/gone", None).await;
+    manager.expect_ok("PUT /v1/users/alice/password", password()).await;
+    // A new project of the name is another one.
+    root.expect_ok("PUT /v1/projects/gone", Some(json!({"description": ""}))).await;
+    let listed = root.expect_ok("GET /v1/users", None).await;
+    assert_eq!(listed[0]["roles"], json!(["viewer@ours"]));
 }
 
 #[tokio::test]

@@ -2,9 +2,11 @@
 
 use chrono::TimeDelta;
 use evenkeel_kit::Secret;
+use evenkeel_store::operator_tokens::{self, OperatorToken};
 use evenkeel_store::testing::fresh_store;
 use evenkeel_store::users::{self, StoredUser, UserLogin};
 use evenkeel_store::{FleetTx, StoreError};
+use uuid::Uuid;
 
 use crate::fixtures::NOON;
 
@@ -79,6 +81,35 @@ async fn another_user_with_a_role_counts_while_it_is_enabled() {
     users::set_disabled(&tx, "bob", true, NOON).await.expect("disabled");
     assert!(!has_other("alice").await);
     assert!(has_other("bob").await);
+}
+
+/// A recorded token has the roles that its administrator gave it.
+#[tokio::test]
+async fn a_token_of_a_login_has_at_most_the_roles_of_its_user() {
+    let store = fresh_store().await;
+    let tx = store.fleet().await.expect("a transaction");
+    create(&tx, "alice", &["one", "two"]).await;
+    let token = OperatorToken {
+        id: Uuid::from_u128(1),
+        subject: "alice".to_owned(),
+        roles: vec!["evenkeel-admin".to_owned()],
+        issued_at: NOON,
+        expires_at: NOON + HOUR,
+        revoked_at: None,
+        revoked_by: None,
+        name: None,
+        project: None,
+        last_used_at: None,
+    };
+    operator_tokens::record(&tx, &token).await.expect("recorded");
+    for (name, id, expected) in [
+        ("alice", 2, Some(vec!["one".to_owned(), "two".to_owned()])),
+        ("alice", 1, None),
+        ("bob", 2, None),
+    ] {
+        let roles = users::lock_login_roles(&tx, name, Uuid::from_u128(id)).await;
+        assert_eq!(roles.expect("an answer"), expected, "{name} {id}");
+    }
 }
 
 #[tokio::test]
