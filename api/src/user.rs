@@ -56,8 +56,8 @@ impl fmt::Debug for Password {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UserInput {
-    /// Name to log in with: at most 128 letters, digits and `-_.+@`.
-    #[schema(min_length = 1, max_length = 128, pattern = "^[a-zA-Z0-9._+@-]+$")]
+    /// Name to log in with: at most 128 lower-case letters, digits and `-_.+@`.
+    #[schema(min_length = 1, max_length = 128, pattern = "^[a-z0-9._+@-]+$")]
     pub name: String,
     /// Password: 12 to 1,024 bytes, with at least five different characters, and without the name of
     /// the user.

@@ -161,6 +161,14 @@ impl Users {
         &self.rejected
     }
 
+    /// Whether an entry of the file has this name, in upper or lower case. The entry may be invalid.
+    #[must_use]
+    pub fn has_entry(&self, name: &str) -> bool {
+        let rejected = self.rejected.iter().map(|user| user.name.as_str());
+        let mut names = self.by_name.keys().map(String::as_str).chain(rejected);
+        names.any(|entry| entry.eq_ignore_ascii_case(name))
+    }
+
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&User> {
         self.by_name.get(name)
@@ -244,11 +252,15 @@ pub fn check_new_password(name: &str, password: &Secret) -> Result<(), WeakPassw
     Ok(())
 }
 
-/// Whether the name of a new user of the database is valid: at most 128 letters, digits and `-_.+@`.
+/// Whether the name of a new user of the database is valid: at most 128 lower-case letters, digits
+/// and `-_.+@`. No two names differ only in their case.
 #[must_use]
 pub fn is_new_name(name: &str) -> bool {
-    let fits =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b'@');
+    let fits = |byte: u8| {
+        byte.is_ascii_lowercase()
+            || byte.is_ascii_digit()
+            || matches!(byte, b'-' | b'_' | b'.' | b'+' | b'@')
+    };
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(fits)
 }
 
@@ -368,6 +380,18 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_has_its_name_in_every_case_and_if_it_is_invalid() {
+        let hash = cheap_hash("x");
+        let (alice, bob) = (entry("Alice", &hash, &["evenkeel-admin"]), entry("bob", &hash, &[]));
+        let users = users(vec![alice, bob]);
+        for (name, expected) in [("alice", true), ("Alice", true), ("bob", true), ("carol", false)]
+        {
+            assert_eq!(users.has_entry(name), expected, "{name}");
+        }
+        assert!(users.find("alice").is_none(), "a login needs the exact name");
+    }
+
+    #[test]
     fn a_user_has_roles_in_projects_by_name() {
         let hash = cheap_hash("x");
         let users = users(vec![entry("alice", &hash, &["operator@shops", "viewer@banks"])]);
@@ -426,7 +450,8 @@ mod tests {
         for good in ["a", "alice", "alice.b-c_d+e@example.org", &*"x".repeat(128)] {
             assert!(is_new_name(good), "{good}");
         }
-        for bad in ["", "a b", "a\n", "a\0", "ä", "a/b", "a(b", "a\"b", &*"x".repeat(129)] {
+        for bad in ["", "a b", "a\n", "a\0", "ä", "Alice", "a/b", "a(b", "a\"b", &*"x".repeat(129)]
+        {
             assert!(!is_new_name(bad), "{bad:?}");
         }
     }

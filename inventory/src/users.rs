@@ -80,7 +80,8 @@ pub async fn list_users(call: Call) -> Answer<Vec<UserResource>> {
 )]
 pub async fn create_user(call: Call, Json(body): Json<UserInput>) -> Answer<UserResource> {
     if !is_new_name(&body.name) {
-        return Err(Problem::invalid("name", "must be 1 to 128 letters, digits and `-_.+@`"));
+        let why = "must be 1 to 128 lower-case letters, digits and `-_.+@`";
+        return Err(Problem::invalid("name", why));
     }
     if body.roles.is_empty() {
         return Err(Problem::invalid("roles", "must not be empty"));

@@ -257,6 +257,7 @@ async fn bad_users_are_refused() {
     for (body, field) in [
         (body("", PASSWORD, &viewer), "name"),
         (body("a b", PASSWORD, &viewer), "name"),
+        (body("Alice", PASSWORD, &viewer), "name"),
         (body("a\u{7}b", PASSWORD, &viewer), "name"),
         (body(&"x".repeat(129), PASSWORD, &viewer), "name"),
         (body("alice", "", &viewer), "password"),

@@ -28,7 +28,7 @@ impl Realm {
     /// The names in the file of users, which the database must not have.
     pub(crate) fn names_in_file(&self) -> ReservedNames {
         let people = Arc::clone(&self.users);
-        ReservedNames::new(move |name| people.current_users().find(name).is_some())
+        ReservedNames::new(move |name| people.current_users().has_entry(name))
     }
 
     async fn load_sources(&self, name: &str) -> Result<UserSources, TokenError> {
