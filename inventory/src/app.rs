@@ -22,6 +22,9 @@ use crate::reserved_names::ReservedNames;
 /// other requests need the connections.
 const MAX_WATCH_READS: usize = 2;
 
+/// Most passwords that are hashed at the same time. Each takes a processor, and 19 MiB of memory.
+const MAX_PASSWORD_HASHES: usize = 2;
+
 /// How long a list with an expensive filter waits for others.
 const EXPENSIVE_LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -112,6 +115,9 @@ pub struct AppState {
     pub watch_reads: Semaphore,
     pub change_feed: ChangeFeed,
     pub refusals: RefusalLimiter,
+    /// Limits how many passwords are hashed at the same time. Administrators of a project set
+    /// passwords, and must not take the memory of other projects.
+    pub password_hashes: Arc<Semaphore>,
 }
 
 impl AppState {
@@ -127,6 +133,7 @@ impl AppState {
             watch_reads: Semaphore::new(MAX_WATCH_READS),
             change_feed: ChangeFeed::default(),
             refusals: RefusalLimiter::default(),
+            password_hashes: Arc::new(Semaphore::new(MAX_PASSWORD_HASHES)),
             inventory,
         }
     }

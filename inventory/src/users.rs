@@ -90,7 +90,7 @@ pub async fn create_user(call: Call, Json(body): Json<UserInput>) -> Answer<User
     let password = checked_password(&body.name, &body.password)?;
     // The hash takes long, so it is computed only for callers who may create users.
     check_administrator(&call)?;
-    let password_hash = hash_in_background(password).await?;
+    let password_hash = hash_in_background(&call, password).await?;
     let (tx, caller) = open_as_person(&call).await?;
     let roles = resolve_grants(&tx, &caller, &grants).await?;
     let login = UserLogin { password_hash, roles: roles.iter().map(Role::to_string).collect() };
@@ -123,7 +123,7 @@ pub async fn set_user_password(
 ) -> Answer<UserResource> {
     let password = checked_password(&path.user_name, &body.password)?;
     check_administrator(&call)?;
-    let password_hash = hash_in_background(password).await?;
+    let password_hash = hash_in_background(&call, password).await?;
     let (tx, caller) = open_as_person(&call).await?;
     lock_managed(&tx, &caller, &path.user_name).await?;
     let now = tx.database_time();
@@ -304,10 +304,17 @@ fn check_manager(caller: &Caller) -> Result<(), Problem> {
     Err(Problem::missing_role("only an administrator may change users"))
 }
 
-/// Hashes a password on a blocking thread, because that takes long on purpose.
-async fn hash_in_background(password: Secret) -> Result<Secret, Problem> {
-    let hashed = tokio::task::spawn_blocking(move || hash_password(&password)).await;
-    let hashed = hashed.map_err(|error| hash_failure(&error))?;
+/// Hashes a password on a blocking thread, because that takes long on purpose. Waits while too many
+/// others are hashed. A request that ends meanwhile keeps its permit until the hash is ready.
+async fn hash_in_background(call: &Call, password: Secret) -> Result<Secret, Problem> {
+    let permit = Arc::clone(&call.app.password_hashes).acquire_owned().await;
+    let permit = permit.map_err(|error| hash_failure(&error))?;
+    let hashed = tokio::task::spawn_blocking(move || {
+        let hashed = hash_password(&password);
+        drop(permit);
+        hashed
+    });
+    let hashed = hashed.await.map_err(|error| hash_failure(&error))?;
     hashed.map(Secret::new).map_err(|error| hash_failure(&error))
 }
 
