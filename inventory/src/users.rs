@@ -67,11 +67,11 @@ pub async fn list_users(call: Call) -> Answer<Vec<UserResource>> {
 
 /// Create a user
 ///
-/// The user logs in with name and password. Tokens for automation cannot change users. A name in the file of users as well cannot log in.
+/// The user logs in with name and password. Tokens for automation cannot change users.
 ///
 /// The server refuses a name that exists, also in the file of users, and a role in a project that does
-/// not exist (`failed-precondition`), a weak password (`invalid-argument`), and roles that the caller may not
-/// give (`missing-role`).
+/// not exist (`failed-precondition`), a weak password (`invalid-argument`), and roles that the caller
+/// may not give (`missing-role`).
 ///
 /// Role: `<project UUID>_administrator` for roles in the project, or `evenkeel-admin` for all.
 #[utoipa::path(
