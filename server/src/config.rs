@@ -28,8 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Cli;
 
-use auth::AuthConfig;
-pub(crate) use auth::{IssuerConfig, LoginConfig, is_origin};
+pub(crate) use auth::{AuthConfig, IssuerConfig, LoginConfig, is_origin};
 pub(crate) use database::DatabaseConfig;
 pub use defaults::default_settings;
 pub(crate) use files::FilesConfig;

@@ -22,6 +22,7 @@
 //! | `file_state` | notices changes of files that are read again |
 //! | `client_certificates` | verifies the certificates of nodes in handshakes |
 //! | `realm` | token endpoint: login with a password |
+//! | `login_methods` | the list of the ways to log in |
 //! | `loopback_guard` | checks of requests if authentication is disabled |
 //! | `admin`, `observe` | health, readiness, metrics |
 //! | `audit` | `audit verify`: compares the change log with its seals |
@@ -47,6 +48,7 @@ mod fleet_metrics;
 mod handshake_slots;
 mod http;
 mod listen;
+mod login_methods;
 mod loopback_guard;
 mod memory;
 mod observe;

@@ -20,6 +20,7 @@ use crate::config::{Config, HttpTlsSettings};
 use crate::fleet_metrics::FleetMetrics;
 use crate::http::{self, HttpSettings, HttpTimeouts};
 use crate::listen::{self, Listener, UnauthenticatedLimits};
+use crate::login_methods::LoginMethods;
 use crate::proxy_header::TrustedProxies;
 use crate::realm::Realm;
 use crate::{
@@ -252,6 +253,7 @@ fn rest_router(config: &Config, context: &AppContext, life: &Lifecycle) -> anyho
     if let Some(realm) = realm {
         router = realm.into_router(router);
     }
+    router = LoginMethods::new(&config.auth).into_router(router);
     if config.auth.disabled {
         router = loopback_guard::only_from_loopback(router, &config.rest.cors_origins);
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evenkeel_auth::{
-    BadRole, NodeBinding, NodePattern, RoleGrant, RoleKind, RoleLimits, RoleMapping,
+    BadRole, ExternalIssuer, NodeBinding, NodePattern, RoleGrant, RoleKind, RoleLimits, RoleMapping,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -88,6 +88,18 @@ pub(crate) struct IssuerConfig {
     /// `edgenode-{uuid}`. Tokens of nodes in another form are refused.
     #[serde(default)]
     pub(crate) node_subject: Option<String>,
+    /// OAuth client ID of `evenkeel login` at the issuer: a public client with the redirect URI
+    /// `http://127.0.0.1/callback` on any port, or with the device code grant. If not set, the command
+    /// line does not offer the issuer.
+    #[serde(default)]
+    pub(crate) client_id: Option<String>,
+    /// Scopes that `evenkeel login` requests in addition to `openid`. Many providers return a refresh
+    /// token only for `offline_access`.
+    #[serde(default)]
+    pub(crate) scopes: Vec<String>,
+    /// Name of the issuer in `evenkeel login`. If not set: its URL.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
     /// Whether several nodes of EIM have the same `node_claim`. If so, only each token is bound to
     /// a host, and a node can act as another host with a new token.
     #[serde(default)]
@@ -163,14 +175,22 @@ impl AuthConfig {
             ));
         }
         let mut issuers = vec![self.tokens.issuer.as_str()];
+        let mut names = Vec::new();
         for outside in &self.issuers {
             let issuer = &outside.issuer;
-            let checks = [outside.check_keys(), outside.check_limits()];
+            let checks = [outside.check_keys(), outside.check_limits(), outside.check_client()];
             faults.extend(checks.into_iter().filter_map(Result::err));
             if issuers.contains(&issuer.as_str()) {
                 faults.push(format!("the issuer {issuer:?} is configured twice"));
             }
             issuers.push(issuer);
+            let name = outside.name.as_ref();
+            if name.is_some_and(|name| names.contains(&name)) {
+                faults.push(format!(
+                    "the issuer {issuer:?} has the name of another issuer: change name"
+                ));
+            }
+            names.extend(name);
         }
         faults.extend(self.login.as_ref().and_then(|login| login.check().err()));
         faults
@@ -201,6 +221,36 @@ impl IssuerConfig {
         }
         self.role_mappings()?;
         self.node_binding().map(drop)
+    }
+
+    /// Logins need the address of the provider and a client ID.
+    fn check_client(&self) -> Result<(), String> {
+        let issuer = &self.issuer;
+        let fault = |why: &str| Err(format!("logins at the issuer {issuer:?}: {why}"));
+        let Some(client_id) = &self.client_id else {
+            return match (&self.name, self.scopes.is_empty()) {
+                (None, true) => Ok(()),
+                _ => fault("name and scopes have no effect without client_id: set client_id"),
+            };
+        };
+        let is_word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+        if ExternalIssuer::discover(issuer, None).is_err() {
+            return fault(
+                "client_id needs an issuer whose address begins with https://, or with http:// on this machine",
+            );
+        }
+        if !is_word(client_id) || self.name.as_ref().is_some_and(String::is_empty) {
+            return fault("client_id and name must not be empty, and client_id has no spaces");
+        }
+        match self.scopes.iter().find(|scope| !is_word(scope)) {
+            Some(scope) => fault(&format!("{scope:?} is not a scope: a scope has no spaces")),
+            None => Ok(()),
+        }
+    }
+
+    /// Name of the issuer in `evenkeel login`.
+    pub(crate) fn login_name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.issuer)
     }
 
     /// The mappings of claims to roles. A mapping that can never give its role is a mistake.
@@ -386,6 +436,43 @@ mod tests {
         }
         let error = check(&mapping("viewer@default").replace("'it'", "''")).unwrap_err();
         assert!(error.contains("must not be empty"), "{error}");
+    }
+
+    #[test]
+    fn a_login_at_an_issuer_needs_its_address_and_a_client() {
+        let check = |issuer: &str, more: &str| {
+            let text = format!("[[issuers]]\nissuer = '{issuer}'\ndiscovery = true\n{more}");
+            check_auth(&text, "0.0.0.0:80")
+        };
+        for issuer in ["https://login.example/realms/master", "http://127.0.0.1:3000"] {
+            let client = "client_id = 'cli'\nscopes = ['offline_access']\nname = 'Our staff'";
+            assert_eq!(check(issuer, client), Ok(()), "{issuer}");
+        }
+        let one = "https://login.example";
+        for (issuer, more, part) in [
+            ("http://login.example", "client_id = 'cli'", "begins with https://"),
+            ("urn:one", "client_id = 'cli'", "begins with https://"),
+            (one, "client_id = ''", "must not be empty"),
+            (one, "client_id = 'our cli'", "has no spaces"),
+            (one, "client_id = 'cli'\nname = ''", "must not be empty"),
+            (one, "client_id = 'cli'\nscopes = ['openid profile']", "is not a scope"),
+            (one, "name = 'staff'", "set client_id"),
+            (one, "scopes = ['groups']", "set client_id"),
+        ] {
+            let error = check(issuer, more).unwrap_err();
+            assert!(error.contains(part), "{issuer} {more}: {error}");
+        }
+        let named = |issuer: &str| {
+            format!(
+                "[[issuers]]\nissuer = '{issuer}'\ndiscovery = true\nclient_id = 'cli'\nname = 'staff'\n"
+            )
+        };
+        let twice = format!("{}{}", named(one), named("https://two.example"));
+        let error = check_auth(&twice, "0.0.0.0:80").unwrap_err();
+        assert!(
+            error.contains("\"https://two.example\" has the name of another issuer"),
+            "{error}"
+        );
     }
 
     #[test]
