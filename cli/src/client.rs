@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_api::Problem;
 use evenkeel_kit::Secret;
 use reqwest::{Method, RequestBuilder, Url};
@@ -13,10 +14,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::Failure;
-use crate::contexts::Contexts;
+use crate::contexts::{Contexts, lock_renewals};
 use crate::event_stream::EventStream;
 use crate::failure::ProblemDetail;
 use crate::http::{build_client, build_realm_client, invalid_server_address, parse_server_address};
+use crate::login::oidc::expires_before;
 use crate::login::{IssuedToken, Login};
 
 /// Default URL of the server: the default listener of `evenkeeld`.
@@ -26,6 +28,9 @@ pub const DEFAULT_PROJECT: &str = "default";
 
 /// Maximum duration of a stream. Then the client opens another one.
 const STREAM_TIMEOUT: Duration = Duration::from_hours(24);
+
+/// How long before its end a token is renewed.
+const RENEWAL_MARGIN: TimeDelta = TimeDelta::seconds(30);
 
 /// Server, project and credentials of a [`Client`].
 #[derive(Clone, Debug)]
@@ -66,6 +71,19 @@ impl Renewal {
             contexts.save(&self.contexts)?;
         }
         Ok(())
+    }
+}
+
+impl Renewal {
+    /// The token and the login that another command has stored in the context since then.
+    fn load_newer_token(&self) -> Option<(Secret, Login)> {
+        let contexts = Contexts::load(&self.contexts).ok()?;
+        let context = contexts.find_by_name(&self.context)?;
+        let login = context.login.clone()?;
+        let is_newer = login.realm == self.login.realm
+            && login.username == self.login.username
+            && login.refresh_token.reveal() != self.login.refresh_token.reveal();
+        context.token.clone().filter(|_| is_newer).map(|token| (token, login))
     }
 }
 
@@ -340,11 +358,30 @@ impl Client {
         Err(self.error_response(status, &bytes))
     }
 
+    /// Renews the token if it expires soon.
+    pub async fn renew_expiring_token(&self, now: DateTime<Utc>) {
+        let expires_soon = {
+            let session = self.session();
+            let token = session.token.as_ref().filter(|_| session.renewal.is_some());
+            token.is_some_and(|token| expires_before(token, now + RENEWAL_MARGIN))
+        };
+        if expires_soon {
+            // The token is still valid. If it expires, the request renews it, and reports the error.
+            let _ = Box::pin(self.renew_token()).await;
+        }
+    }
+
     /// Renews the token, if possible. Returns whether there is a new one.
     async fn renew_token(&self) -> Result<bool, Failure> {
         let Some(renewal) = self.session().renewal.clone() else {
             return Ok(false);
         };
+        let _lock = lock_renewals(&renewal.contexts).await;
+        if let Some((token, login)) = renewal.load_newer_token() {
+            let renewal = Some(Renewal { login, ..renewal });
+            *self.session() = Session { token: Some(token), renewal, save_error: None };
+            return Ok(true);
+        }
         let issued = match self.request_next_token(&renewal.login).await {
             Ok(issued) => issued,
             // The refresh token is no longer valid. The caller reports the 401 of the server.
@@ -409,5 +446,65 @@ impl Client {
             detail: has_detail.then(|| Box::new(detail)),
             server: self.target.server.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contexts::Context;
+
+    fn login(refresh_token: &str) -> Login {
+        Login {
+            username: "alice".to_owned(),
+            realm: "https://login.example".to_owned(),
+            client: "cli".to_owned(),
+            refresh_token: Secret::new(refresh_token),
+            provider: None,
+        }
+    }
+
+    #[test]
+    fn a_token_that_another_command_has_renewed_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("contexts.yaml");
+        let mut contexts = Contexts::default();
+        contexts.upsert(Context {
+            name: "default".to_owned(),
+            server: DEFAULT_SERVER.to_owned(),
+            project: None,
+            ca: None,
+            token: Some(Secret::new("next")),
+            login: Some(login("second")),
+        });
+        contexts.save(&path).unwrap();
+        let newer = |login: Login| {
+            let (contexts, context) = (path.clone(), "default".to_owned());
+            let newer = Renewal { login, contexts, context }.load_newer_token();
+            newer.map(|(token, login)| {
+                [token, login.refresh_token].map(|secret| secret.reveal().to_owned())
+            })
+        };
+        assert_eq!(newer(login("first")), Some(["next", "second"].map(str::to_owned)));
+        assert_eq!(newer(login("second")), None);
+        let other = Login { username: "bob".to_owned(), ..login("first") };
+        assert_eq!(newer(other), None);
+    }
+
+    #[tokio::test]
+    async fn only_one_command_renews_a_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("contexts.yaml");
+        let lock = lock_renewals(&path).await;
+        assert!(lock.is_some());
+        let mut second = Box::pin(lock_renewals(&path));
+        tokio::select! {
+            biased;
+            _ = &mut second => panic!("there are two locks"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(lock);
+        assert!(second.await.is_some());
+        assert!(lock_renewals(&folder.path().join("none/contexts.yaml")).await.is_none());
     }
 }

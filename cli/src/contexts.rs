@@ -1,16 +1,24 @@
 //! Contexts: saved servers, projects and tokens, in one file that only its owner can read.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use evenkeel_kit::Secret;
 use serde::{Deserialize, Serialize, Serializer};
+use tokio::time::{sleep, timeout};
 
 use crate::Failure;
 use crate::login::Login;
+
+/// How long a command waits for another one that renews a token.
+const RENEWAL_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Interval of the attempts to get the lock of renewals.
+const RENEWAL_LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// File of the contexts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -120,6 +128,22 @@ impl Contexts {
     }
 }
 
+/// Waits until no other command renews a token of the file, because a refresh token may be valid only
+/// once. The lock ends when the result is dropped. Returns `None` if there can be no lock, or if the
+/// other command takes too long.
+pub async fn lock_renewals(path: &Path) -> Option<File> {
+    let lock = path.with_extension("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock);
+    let file = file.ok()?;
+    let locked = timeout(RENEWAL_LOCK_TIMEOUT, async {
+        while let Err(TryLockError::WouldBlock) = file.try_lock() {
+            sleep(RENEWAL_LOCK_INTERVAL).await;
+        }
+    });
+    locked.await.ok()?;
+    Some(file)
+}
+
 /// Makes a path absolute, so that it is valid in every working directory.
 pub fn absolute_path(path: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = path else { return Ok(None) };
@@ -179,6 +203,7 @@ mod tests {
                 realm: "http://127.0.0.1:8080/realms/master".to_owned(),
                 client: "system-client".to_owned(),
                 refresh_token: Secret::new("def"),
+                provider: None,
             }),
         }
     }

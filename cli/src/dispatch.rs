@@ -54,6 +54,7 @@ async fn run_with_server(
     system: &mut System<'_>,
 ) -> Result<Ending, Failure> {
     let client = Client::new(client_target(globals, system)?)?;
+    client.renew_expiring_token(system.clock.now()).await;
     let ending = Box::pin(dispatch(command, &client, globals, system)).await;
     if let Some(failure) = client.take_save_error() {
         let why = sanitize_text(&chain(&failure).to_string());

@@ -54,7 +54,8 @@ pub fn parse_server_address(text: &str) -> Result<Url, Failure> {
     }
 }
 
-fn is_loopback(url: &Url) -> bool {
+/// Whether a URL is on this machine.
+pub fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())

@@ -1,4 +1,6 @@
-//! OAuth logins with a password, and their renewal.
+//! OAuth logins with a password, and the renewal of all logins.
+
+pub(crate) mod oidc;
 
 use evenkeel_kit::Secret;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -26,6 +28,17 @@ pub struct Login {
     /// Refresh token.
     #[serde(serialize_with = "reveal")]
     pub refresh_token: Secret,
+    /// The identity provider of a login in the browser or on another device; `realm` is its issuer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<ProviderLogin>,
+}
+
+/// What a login at an identity provider needs to renew its token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProviderLogin {
+    /// Value that the server requires in the claim `aud`, if it is known.
+    #[serde(default)]
+    pub audience: Option<String>,
 }
 
 fn reveal<S: Serializer>(token: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
@@ -74,6 +87,9 @@ impl Login {
     /// Renews the token. If the login is no longer valid, the error is [`Failure::Usage`]: the user must
     /// log in again.
     pub(crate) async fn renew(&self, http: &Client) -> Result<IssuedToken, Failure> {
+        if let Some(provider) = &self.provider {
+            return oidc::renew(http, self, provider).await;
+        }
         let form = [
             ("client_id", self.client.as_str()),
             ("grant_type", "refresh_token"),
@@ -92,13 +108,16 @@ impl Login {
 }
 
 impl Login {
-    /// Ends the login at its identity provider.
-    pub(crate) async fn end(&self, http: &Client) -> Result<(), Failure> {
+    /// Ends the login at its identity provider. Returns whether the provider offers this.
+    pub(crate) async fn end(&self, http: &Client) -> Result<bool, Failure> {
+        if self.provider.is_some() {
+            return oidc::revoke(http, self).await;
+        }
         let form =
             [("client_id", self.client.as_str()), ("refresh_token", self.refresh_token.reveal())];
         let response = send_form(http, &self.realm, "logout", &form).await?;
         if response.status().is_success() {
-            return Ok(());
+            return Ok(true);
         }
         Err(token_failure(&self.realm, response).await)
     }
@@ -132,6 +151,7 @@ impl TokenResponse {
             realm: request.realm,
             client: request.client,
             refresh_token,
+            provider: None,
         });
         IssuedToken { token: self.access_token, login }
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser;
 use evenkeel_cli::args::Cli;
@@ -28,6 +28,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             notes: &mut io::stderr(),
             input: &mut io::stdin(),
             hide_input,
+            open_browser: &open_browser,
             clock: &SystemClock,
             environment: environment(),
         })
@@ -52,6 +53,7 @@ fn environment() -> Environment {
         width: terminal_width().filter(|_| terminal),
         colour: terminal && env_var("NO_COLOR").is_none(),
         interactive: io::stdin().is_terminal() && io::stderr().is_terminal(),
+        has_display: env_var("WAYLAND_DISPLAY").or_else(|| env_var("DISPLAY")).is_some(),
     }
 }
 
@@ -71,6 +73,19 @@ fn hide_input(is_hidden: bool) {
     modes.local_modes.set(flags, !is_hidden);
     // If the terminal mode cannot be changed, the typed characters stay visible.
     let _ = tcsetattr(&input, OptionalActions::Flush, &modes);
+}
+
+/// Opens a web page in the browser of the user. Returns whether the program for this was started.
+#[expect(clippy::disallowed_methods, reason = "the desktop chooses the browser")]
+fn open_browser(address: &str) -> bool {
+    // Its messages would mix with those of the command.
+    let opened = Command::new("xdg-open")
+        .arg(address)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    opened.is_ok()
 }
 
 /// Prints an error and its hint.

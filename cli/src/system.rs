@@ -16,6 +16,8 @@ pub struct System<'a> {
     pub input: &'a mut dyn Read,
     /// Hides (`true`) or shows (`false`) typed characters.
     pub hide_input: fn(bool),
+    /// Opens a web page in the browser of the user. Returns whether this was possible.
+    pub open_browser: &'a dyn Fn(&str) -> bool,
     pub clock: &'a dyn Clock,
     /// Settings from the environment.
     pub environment: Environment,
@@ -41,6 +43,8 @@ pub struct Environment {
     pub colour: bool,
     /// Whether standard input and standard error are terminals, for prompts and progress.
     pub interactive: bool,
+    /// Whether a graphical desktop can show a browser.
+    pub has_display: bool,
 }
 
 /// How a command ended that did not fail. Determines the exit status.

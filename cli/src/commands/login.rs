@@ -1,7 +1,10 @@
 //! `evenkeel login`: logs in to a server and saves the token.
 
+mod methods;
+
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use evenkeel_api::project::ProjectResource;
@@ -11,9 +14,12 @@ use crate::certificate;
 use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Target};
 use crate::contexts::{Context, Contexts, absolute_path};
 use crate::http::{build_realm_client, parse_server_address};
+use crate::login::oidc::{BrowserOptions, ProviderClient, ProviderSettings};
 use crate::login::{IssuedToken, LoginRequest, OWN_CLIENT_ID, PROVIDER_CLIENT_ID, realm_of_server};
 use crate::options::GlobalOptions;
+use crate::time::parse_duration;
 use crate::{Failure, System, sanitize_text};
+use methods::{LoginMethods, fetch_login_methods};
 
 /// Maximum size of a token.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
@@ -23,8 +29,21 @@ const MAX_PASSWORD_BYTES: usize = 1_024;
 /// Byte that Ctrl-C sends while a password is typed.
 const CTRL_C: u8 = 3;
 
-/// Log in to a server and save the token. Without options, the token is read from standard input.
+const EXAMPLES: &str = "Examples:
+  evenkeel login                                  # the only login that the server accepts
+  evenkeel login --web                            # in the browser, at the only identity provider of the server
+  evenkeel login --issuer staff --device          # enter a code in a browser on another machine
+  evenkeel login --issuer https://keycloak.example.org/realms/master --client-id evenkeel
+  evenkeel login --username alice                 # with a password
+  evenkeel login < token                          # with a token";
+
+/// Log in to a server and save the token.
+///
+/// On a terminal without options, the command uses the only login that the server accepts: an
+/// identity provider, or a password. If there are several, it lists them. Without a terminal, the
+/// token is read from standard input. Tokens of logins are renewed automatically.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct LoginCommand {
     /// Token. Other users of this machine can see it while the command runs; prefer --token-file.
     #[arg(long, conflicts_with = "token_file")]
@@ -42,10 +61,29 @@ pub struct LoginCommand {
     /// [default: realm of the server].
     #[arg(long, value_name = "URL", requires = "username")]
     pub realm: Option<String>,
-    /// OAuth client ID [default: `evenkeel` at the realm of the server, `system-client` at another
-    /// identity provider].
-    #[arg(long, value_name = "ID", requires = "username")]
+    /// OAuth client ID [default: that of the server's list for an identity provider; with a password,
+    /// `evenkeel` at the realm of the server, `system-client` at another one].
+    #[arg(long = "client-id", alias = "client", value_name = "ID", conflicts_with_all = ["token", "token_file"])]
     pub client: Option<String>,
+    /// Log in at this identity provider: its URL, or its name in the server's list.
+    #[arg(long, value_name = "URL|NAME", conflicts_with_all = ["token", "token_file", "username"])]
+    pub issuer: Option<String>,
+    /// Log in with a browser on this machine [default if there is a desktop].
+    #[arg(long, conflicts_with_all = ["token", "token_file", "username", "device"])]
+    pub web: bool,
+    /// Log in with a code that you enter in a browser on any machine [default without a desktop].
+    #[arg(long, conflicts_with_all = ["token", "token_file", "username"])]
+    pub device: bool,
+    /// Scope to request at the identity provider in addition to `openid`; repeatable [default: those of
+    /// the server's list].
+    #[arg(long, value_name = "SCOPE", conflicts_with_all = ["token", "token_file", "username"])]
+    pub scope: Vec<String>,
+    /// Print the address of the login instead of opening the browser.
+    #[arg(long, conflicts_with_all = ["token", "token_file", "username", "device"])]
+    pub no_browser: bool,
+    /// How long to wait for the login at the identity provider.
+    #[arg(long, value_parser = parse_duration, default_value = "5m", value_name = "DURATION")]
+    pub timeout: Duration,
 }
 
 impl LoginCommand {
@@ -86,10 +124,87 @@ impl LoginCommand {
         context: &Context,
         system: &mut System<'_>,
     ) -> Result<IssuedToken, Failure> {
-        let Some(username) = self.username.clone() else {
+        if let Some(username) = self.username.clone() {
+            return self.log_in_with_password(username, context, system).await;
+        }
+        let has_token = self.token.is_some() || self.token_file.is_some();
+        if has_token || !(self.names_provider() || system.environment.interactive) {
             let token = Secret::new(self.read_token(system)?);
             return Ok(IssuedToken { token, login: None });
+        }
+        let methods = fetch_login_methods(&context.server, context.ca.as_deref()).await;
+        let methods = match methods {
+            // The provider may be reachable while the server is not.
+            Err(Failure::Unreachable { .. }) if self.issuer.is_some() && self.client.is_some() => {
+                LoginMethods::default()
+            }
+            other => other?,
         };
+        if self.names_provider() {
+            let settings =
+                methods.select_provider(self.issuer.as_deref(), self.client.as_deref())?;
+            return self.log_in_at_provider(settings, context, system).await;
+        }
+        match methods.only_provider() {
+            Some(settings) => self.log_in_at_provider(settings, context, system).await,
+            None if methods.are_passwords_only() => {
+                let username = read_username(system)?;
+                self.log_in_with_password(username, context, system).await
+            }
+            None if methods.are_none() => {
+                writeln!(system.notes, "the server lists no logins; paste a token:")?;
+                system.notes.flush()?;
+                let token = Secret::new(self.read_token(system)?);
+                Ok(IssuedToken { token, login: None })
+            }
+            None => Err(methods.several_logins_error()),
+        }
+    }
+
+    /// Whether an option means a login at an identity provider.
+    fn names_provider(&self) -> bool {
+        self.issuer.is_some()
+            || self.web
+            || self.device
+            || self.no_browser
+            || self.client.is_some()
+            || !self.scope.is_empty()
+    }
+
+    /// Logs in at an identity provider, in the browser or on another device.
+    async fn log_in_at_provider(
+        self,
+        settings: ProviderSettings,
+        context: &Context,
+        system: &mut System<'_>,
+    ) -> Result<IssuedToken, Failure> {
+        let mut settings = settings;
+        if let Some(client_id) = self.client {
+            settings.client_id = client_id;
+        }
+        if !self.scope.is_empty() {
+            settings.scopes = self.scope;
+        }
+        let server = parse_server_address(&context.server)?;
+        let http = build_realm_client(&settings.issuer, &server, context.ca.as_deref())?;
+        let provider = ProviderClient::discover(&http, settings).await?;
+        let has_display = system.environment.has_display;
+        let needs_device = !has_display && !self.no_browser && provider.offers_device_login();
+        if self.device || (needs_device && !self.web) {
+            return provider.log_in_with_device(self.timeout, system).await;
+        }
+        let open_browser = has_display && !self.no_browser;
+        let options = BrowserOptions { open_browser, timeout: self.timeout };
+        provider.log_in_with_browser(options, system).await
+    }
+
+    /// Logs in with a password.
+    async fn log_in_with_password(
+        self,
+        username: String,
+        context: &Context,
+        system: &mut System<'_>,
+    ) -> Result<IssuedToken, Failure> {
         let (realm, default_client) = match self.realm {
             Some(realm) => (realm, PROVIDER_CLIENT_ID),
             None => (realm_of_server(&context.server)?, OWN_CLIENT_ID),
@@ -120,6 +235,21 @@ impl LoginCommand {
         }
         Ok(token.to_owned())
     }
+}
+
+/// Reads the name of the user.
+fn read_username(system: &mut System<'_>) -> Result<String, Failure> {
+    write!(system.notes, "user name: ")?;
+    system.notes.flush()?;
+    let name = String::from_utf8(read_line(system.input)?).unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() {
+        return Err(Failure::usage_with(
+            "the user name is empty",
+            "type it, or use --username NAME",
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 /// Reads the password from a file or from standard input.

@@ -22,11 +22,19 @@ pub async fn log_out(globals: &GlobalOptions, system: &mut System<'_>) -> Result
             "`evenkeel context list` shows the contexts with a token; select one with --context NAME",
         ));
     };
-    for (what, done) in [
-        ("the login was not ended", end_login(&context).await),
-        ("the token was not revoked", revoke_token(&context, globals).await),
+    let ended = end_login(&context).await;
+    if let (Ok(false), Some(login)) = (&ended, &context.login) {
+        let realm = sanitize_text(&login.realm);
+        writeln!(
+            system.notes,
+            "note: {realm} offers no revocation, so its login was only removed here"
+        )?;
+    }
+    for (what, error) in [
+        ("the login was not ended", ended.err()),
+        ("the token was not revoked", revoke_token(&context, globals).await.err()),
     ] {
-        if let Err(error) = done {
+        if let Some(error) = error {
             let why = sanitize_text(&chain(&error).to_string());
             writeln!(system.notes, "note: {what} at the server: {why}")?;
         }
@@ -60,10 +68,11 @@ async fn revoke_token(context: &Context, globals: &GlobalOptions) -> Result<(), 
     }
 }
 
-/// Ends the login at its identity provider, so that the refresh token is not valid any more.
-async fn end_login(context: &Context) -> Result<(), Failure> {
+/// Ends the login at its identity provider, so that the refresh token is not valid any more. Returns
+/// whether the provider offers this.
+async fn end_login(context: &Context) -> Result<bool, Failure> {
     let Some(login) = &context.login else {
-        return Ok(());
+        return Ok(true);
     };
     let server = parse_server_address(&context.server)?;
     let http = build_realm_client(&login.realm, &server, context.ca.as_deref())?;

@@ -94,6 +94,7 @@ async fn run_until_failure(cli: &TestCli, line: &str) -> (String, Failure) {
         notes: &mut notes,
         input: &mut std::io::empty(),
         hide_input: |_| (),
+        open_browser: &|_| false,
         clock: &TestClock::new(noon()),
         environment: Environment {
             contexts: cli.contexts.clone(),
@@ -101,6 +102,7 @@ async fn run_until_failure(cli: &TestCli, line: &str) -> (String, Failure) {
             width: None,
             colour: false,
             interactive: false,
+            has_display: false,
         },
     };
     let parsed = Cli::try_parse_from(split(&line)).expect("a valid line");

@@ -3,6 +3,7 @@
 mod audit;
 mod dayzero;
 mod errors;
+mod fake_provider;
 mod fake_server;
 mod files;
 mod fleet;
@@ -11,6 +12,7 @@ mod images;
 mod lists;
 mod locations;
 mod logins;
+mod oidc;
 mod orders;
 mod os_moving;
 mod os_sync;
@@ -41,6 +43,7 @@ struct TestCli {
     token: Option<Secret>,
     /// Whether prompts can be answered.
     interactive: bool,
+    has_display: bool,
     /// Width of the terminal; none for a pipe.
     width: Option<u16>,
     colour: bool,
@@ -58,6 +61,7 @@ impl TestCli {
             home,
             token: Some(Secret::new("good")),
             interactive: false,
+            has_display: false,
             width: None,
             colour: false,
         }
@@ -65,6 +69,16 @@ impl TestCli {
 
     /// Runs a line without adding the address of the server. Returns notes and output.
     async fn bare(&self, line: &str, input: &str) -> Result<(String, Ending), Failure> {
+        self.run_with_browser(line, input, &|_| false).await
+    }
+
+    /// Runs a line with a browser.
+    async fn run_with_browser(
+        &self,
+        line: &str,
+        input: &str,
+        open_browser: &dyn Fn(&str) -> bool,
+    ) -> Result<(String, Ending), Failure> {
         let cli = Cli::try_parse_from(split(line)).unwrap_or_else(|error| panic!("{error}"));
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         let ending = cli
@@ -73,6 +87,7 @@ impl TestCli {
                 notes: &mut notes,
                 input: &mut input.as_bytes(),
                 hide_input: |_| (),
+                open_browser,
                 clock: &TestClock::new(noon()),
                 environment: Environment {
                     contexts: self.contexts.clone(),
@@ -80,6 +95,7 @@ impl TestCli {
                     width: self.width,
                     colour: self.colour,
                     interactive: self.interactive,
+                    has_display: self.has_display,
                 },
             })
             .await?;

@@ -64,6 +64,7 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
             "pg/src/",
             "server/src/support_bundle/machine.rs",
             "update-agent/src/runner",
+            "cli/src/main.rs",
             "bench/",
             "test-support/",
             "tests/",

@@ -64,6 +64,7 @@ async fn run_cli(line: &str) -> Result<Ending, Failure> {
         notes: &mut std::io::sink(),
         input: &mut std::io::empty(),
         hide_input: |_| (),
+        open_browser: &|_| false,
         clock: &SystemClock,
         environment: Environment {
             contexts: PathBuf::from("/nowhere"),
@@ -71,6 +72,7 @@ async fn run_cli(line: &str) -> Result<Ending, Failure> {
             width: None,
             colour: false,
             interactive: false,
+            has_display: false,
         },
     })
     .await

@@ -21,6 +21,7 @@ async fn run_cli(line: &str, token: &str) -> Result<String, Failure> {
         notes: &mut std::io::sink(),
         input: &mut std::io::empty(),
         hide_input: |_| (),
+        open_browser: &|_| false,
         clock: &SystemClock,
         environment: Environment {
             contexts: PathBuf::from("/nowhere"),
@@ -28,6 +29,7 @@ async fn run_cli(line: &str, token: &str) -> Result<String, Failure> {
             width: None,
             colour: false,
             interactive: false,
+            has_display: false,
         },
     })
     .await?;

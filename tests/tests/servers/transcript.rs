@@ -71,6 +71,7 @@ impl Story {
             notes: &mut notes,
             input: &mut std::io::empty(),
             hide_input: |_| (),
+            open_browser: &|_| false,
             clock: &SystemClock,
             environment: Environment {
                 contexts: self.home.path().join("contexts.yaml"),
@@ -78,6 +79,7 @@ impl Story {
                 width: None,
                 colour: false,
                 interactive: false,
+                has_display: false,
             },
         })
         .await?;
