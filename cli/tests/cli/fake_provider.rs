@@ -20,7 +20,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::{TestCli, noon};
 
 /// Parameters of a form or an address.
-type Params = Vec<(String, String)>;
+type FormParams = Vec<(String, String)>;
 
 /// A provider that knows the user `alice` and one client.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ struct FakeProviderState {
     /// Parameters that the browser sends back; `None` removes one.
     callback: Vec<(&'static str, Option<&'static str>)>,
     /// Parameters of the last address that was opened.
-    opened: Params,
+    opened: FormParams,
     issued: usize,
     requests: Vec<String>,
 }
@@ -258,7 +258,7 @@ fn merge(mut object: Value, changes: &Value) -> Value {
 }
 
 /// Parses an encoded form, which has the syntax of a query.
-fn read_params(text: &str) -> Params {
+fn read_params(text: &str) -> FormParams {
     let url = Url::parse(&format!("http://form/?{text}")).expect("a form");
     url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
 }

@@ -5,6 +5,7 @@ mod history;
 mod machine;
 mod monitoring;
 mod new_images;
+mod oidc;
 mod os_moving;
 mod os_registry;
 mod race;
