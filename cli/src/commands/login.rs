@@ -174,11 +174,10 @@ impl LoginCommand {
     /// Logs in at an identity provider, in the browser or on another device.
     async fn log_in_at_provider(
         self,
-        settings: ProviderSettings,
+        mut settings: ProviderSettings,
         context: &Context,
         system: &mut System<'_>,
     ) -> Result<IssuedToken, Failure> {
-        let mut settings = settings;
         if let Some(client_id) = self.client {
             settings.client_id = client_id;
         }
