@@ -13,6 +13,10 @@ use crate::invalid::Invalid;
 pub struct TenantId(Uuid);
 
 impl TenantId {
+    /// Stands for no project in the change log: changes of users, of tokens of all projects, of projects themselves, and
+    /// logins. No project has this id.
+    pub const NO_PROJECT: Self = Self(Uuid::nil());
+
     #[must_use]
     pub const fn new(uuid: Uuid) -> Self {
         Self(uuid)

@@ -16,7 +16,7 @@ use crate::rows::change::{Column, Entity};
 use crate::tx::Tx;
 
 pub use cursor::{ChangeCursor, InvalidCursor};
-pub use events::{EventKind, record_event};
+pub use events::{EventKind, record_event, record_fleet_event};
 pub use query::{
     ChangeFilter, ChangeObject, MAX_OBJECTS, current_cursor, find, has_expired, list, read_after,
 };

@@ -37,7 +37,28 @@ pub async fn create(
         updated_at: Set(now),
         removed_at: Set(None),
     };
-    row.insert(tx.conn()).await?.try_into()
+    let project: Project = row.insert(tx.conn()).await?.try_into()?;
+    record_without_project(tx, project.id, "insert").await?;
+    Ok(project)
+}
+
+/// Records the creation or the deletion of a project among the changes that belong to no project:
+/// those of a deleted project cannot be read any more through its name. The trigger of the table
+/// records it among the changes of the project as well.
+async fn record_without_project(
+    tx: &FleetTx,
+    id: TenantId,
+    operation: &str,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO change_log (tenant_id, kind, id, operation, actor, request_id, before, after) \
+               SELECT $2::uuid, 'project', 0, $3::text, u.actor, \
+               nullif(current_setting('evenkeel.request', true), ''), \
+               CASE WHEN u.actor IS NOT NULL AND $3::text = 'delete' THEN to_jsonb(p) END, \
+               CASE WHEN u.actor IS NOT NULL AND $3::text = 'insert' THEN to_jsonb(p) END \
+               FROM projects p, (SELECT nullif(current_setting('evenkeel.actor', true), '') AS actor) u \
+               WHERE p.tenant_id = $1::uuid";
+    let values = [id.uuid().into(), TenantId::NO_PROJECT.uuid().into(), operation.into()];
+    execute(tx.conn(), sql, values).await.map(drop)
 }
 
 /// Creates the default project of a new installation. Returns the first project and whether this
@@ -130,6 +151,7 @@ pub async fn delete(tx: &FleetTx, id: TenantId, force: bool, now: Time) -> Resul
         let sql = format!("DELETE FROM {table} WHERE tenant_id = $1");
         execute(tx.conn(), sql, tenant()).await?;
     }
+    record_without_project(tx, id, "delete").await?;
     let mark = "UPDATE projects SET removed_at = $2 WHERE tenant_id = $1";
     execute(tx.conn(), mark, [id.uuid().into(), now.into()]).await.map(drop)
 }

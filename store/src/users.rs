@@ -110,6 +110,13 @@ pub async fn lock_login_roles(
     }
 }
 
+/// Whether a user is disabled. None if the user does not exist.
+pub async fn is_disabled(tx: &FleetTx, name: &str) -> Result<Option<bool>, StoreError> {
+    let sql = "SELECT disabled_at IS NOT NULL FROM users WHERE name = $1";
+    let row = query_one(tx.conn(), sql, [name.into()]).await?;
+    Ok(row.map(|row| row.try_get_by_index(0)).transpose()?)
+}
+
 /// Whether an enabled user other than this one has a role.
 pub async fn has_other_with_role(tx: &FleetTx, name: &str, role: &str) -> Result<bool, StoreError> {
     let sql = "SELECT EXISTS (SELECT FROM users WHERE name <> $1 AND disabled_at IS NULL \

@@ -263,7 +263,11 @@ async fn the_retention_removes_sealed_changes_of_a_class_only() {
     register_host(&store, tenant, 3).await;
     let report = verify(&store).await;
     let unsealed = report.projects[&tenant].unsealed.expect("unsealed changes").count;
-    let sealed = report.projects[&tenant].chain.unaltered;
+    // The creation of the project is also outside of projects.
+    let count_unaltered = |report: &AuditReport| -> u64 {
+        report.projects.values().map(|project| project.chain.unaltered).sum()
+    };
+    let sealed = count_unaltered(&report);
     let at_once = Some(TimeDelta::zero());
     let prune = async |retention, now| {
         let tx = store.fleet().await.expect("a transaction");
@@ -282,8 +286,9 @@ async fn the_retention_removes_sealed_changes_of_a_class_only() {
     let report = verify_with(&store, request(server_only)).await;
     let project = &report.projects[&tenant];
     assert!(report.is_unaltered(), "{report:?}");
-    assert_eq!(project.chain.removed.map(|span| span.count), Some(removed));
-    assert_eq!(project.chain.unaltered, sealed - removed);
+    let spans = report.projects.values().filter_map(|project| project.chain.removed);
+    assert_eq!(spans.map(|span| span.count).sum::<u64>(), removed);
+    assert_eq!(count_unaltered(&report), sealed - removed);
     assert_eq!(project.unsealed.map(|span| span.count), Some(unsealed));
     // Without a retention they are missing.
     assert!(!verify(&store).await.is_unaltered());
@@ -406,8 +411,9 @@ async fn an_idle_pass_is_one_short_statement_and_many_projects_cost_no_more() {
         (pass.seals, after.0 - before.0, after.1 - before.1)
     };
     let (seals, statements, transactions) = cost_of_pass(1, "one").await;
-    assert_eq!((seals, transactions), (1, 2));
-    assert_eq!(cost_of_pass(20, "many").await, (20, statements, transactions));
+    // One chain is that of changes outside of projects.
+    assert_eq!((seals, transactions), (2, 2));
+    assert_eq!(cost_of_pass(20, "many").await, (21, statements, transactions));
     // The short statement is not counted.
     assert_eq!(cost_of_pass(0, "none").await, (0, 0, 0));
 }
@@ -446,6 +452,21 @@ async fn changes_after_a_restore_continue_the_chain() {
     let report = verify(&store).await;
     assert!(report.is_unaltered(), "{report:?}");
     assert_eq!(report.projects[&tenant].chain.seals, 5);
+}
+
+#[tokio::test]
+async fn changes_outside_of_projects_have_a_chain_of_their_own() {
+    let (store, tenant) = store_with_seals().await;
+    let none = TenantId::NO_PROJECT;
+    let report = verify(&store).await;
+    assert_eq!(report.projects.keys().collect::<Vec<_>>(), [&none, &tenant]);
+    assert_eq!(report.projects[&none].chain.unaltered, 1, "the creation of the project");
+    let forge = format!("UPDATE change_log SET actor = 'mallory' WHERE tenant_id = '{none}'");
+    execute_sql(&store, &without_protection(&forge)).await;
+    let request = AuditRequest { project: Some(none.uuid()), ..AuditRequest::default() };
+    let report = verify_with(&store, request).await;
+    assert_eq!(report.projects.keys().collect::<Vec<_>>(), [&none]);
+    assert!(!faults_of(&report, none).is_empty(), "{report:?}");
 }
 
 #[tokio::test]

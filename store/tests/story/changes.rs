@@ -6,17 +6,18 @@ use chrono::TimeDelta;
 use evenkeel_domain::custom_config::CustomConfigSpec;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::join_token::JoinTokenSpec;
-use evenkeel_domain::tenant::TenantId;
+use evenkeel_domain::tenant::{ProjectName, TenantId};
 use evenkeel_domain::text::Name;
 use evenkeel_store::changes::{
     self, ChangeCursor, ChangeFilter, ChangeId, ChangeObject, EventKind, RecordedChange,
 };
 use evenkeel_store::log::{self, LogReader};
 use evenkeel_store::testing::{audited_tables, without_protection};
-use evenkeel_store::{Actor, Store, StoreError, Tx, custom_configs, hosts, join_tokens};
+use evenkeel_store::{Actor, Store, StoreError, Tx, custom_configs, hosts, join_tokens, projects};
 
 use crate::fixtures::{
-    NOON, create_project, execute_sql, registration, store_with_project, store_with_two_projects,
+    NOON, create_project, execute_sql, registration, remove_deleted_projects, store_with_project,
+    store_with_two_projects,
 };
 use crate::log::{FAR_FUTURE, prune};
 
@@ -95,6 +96,50 @@ async fn an_event_is_a_change_of_the_user_of_the_transaction() {
     assert_eq!((event.kind.as_str(), event.object), ("refusal", 0));
     assert_eq!((event.actor.as_deref(), &event.after), (Some("alice"), &Some(details)));
     assert_eq!(event.client_address.as_deref(), Some("192.0.2.7"));
+}
+
+#[tokio::test]
+async fn a_deleted_project_and_events_of_users_are_listed_outside_of_projects() {
+    let (store, theirs) = store_with_project().await;
+    let root = actor("root");
+    let tx = store.fleet_as(&root).await.expect("a transaction");
+    let name = ProjectName::parse("name", "shop").expect("a name");
+    let shop = projects::create(&tx, &name, "", NOON).await.expect("a project");
+    tx.commit().await.expect("committed");
+    register_as(&store, shop.id, "alice", 1).await;
+    let tx = store.fleet_as(&root).await.expect("a transaction");
+    projects::describe(&tx, shop.id, "a shop", NOON).await.expect("described");
+    projects::delete(&tx, shop.id, true, NOON).await.expect("deleted");
+    let details = serde_json::json!({"name": "root"});
+    let recorded = changes::record_fleet_event(&tx, EventKind::Login, details.clone()).await;
+    recorded.expect("recorded");
+    tx.commit().await.expect("committed");
+    remove_deleted_projects(&store, 100).await;
+
+    let tx = store.snapshot(TenantId::NO_PROJECT).await.expect("a snapshot");
+    let found = list(&tx, &ChangeFilter::default()).await;
+    let [login, deletion, creation] = &found[..] else {
+        panic!("three changes of users: {found:?}");
+    };
+    assert_eq!((login.kind.as_str(), &login.after), ("login", &Some(details)));
+    assert_eq!(login.client_address.as_deref(), Some("192.0.2.7"));
+    for (change, operation) in [(deletion, "delete"), (creation, "insert")] {
+        let found = (change.kind.as_str(), change.operation.as_str(), change.actor.as_deref());
+        assert_eq!(found, ("project", operation, Some("root")));
+    }
+    let (before, after) = (deletion.before.as_ref(), creation.after.as_ref());
+    let (before, after) = (before.expect("a row"), after.expect("a row"));
+    assert_eq!([&before["name"], &before["description"]], ["shop", "a shop"]);
+    assert_eq!(after["tenant_id"], shop.id.to_string());
+    assert_eq!((&deletion.after, &creation.before), (&None, &None));
+    let all = ChangeFilter { with_server: true, ..ChangeFilter::default() };
+    let of_server = list(&tx, &all).await.pop().expect("the first project");
+    assert_eq!(
+        (of_server.kind.as_str(), of_server.actor, of_server.after),
+        ("project", None, None)
+    );
+    let tx = store.snapshot(theirs).await.expect("a snapshot");
+    assert_eq!(list(&tx, &ChangeFilter::default()).await, [], "other projects do not show it");
 }
 
 #[tokio::test]

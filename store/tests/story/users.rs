@@ -49,12 +49,15 @@ async fn a_disabled_user_has_no_login_until_it_is_enabled() {
         login.map(|login| login.password_hash.reveal().to_owned())
     };
     assert_eq!(hash().await.as_deref(), Some("hash"));
+    let is_disabled = async |name: &str| users::is_disabled(&tx, name).await.expect("an answer");
+    assert_eq!((is_disabled("alice").await, is_disabled("bob").await), (Some(false), None));
     // The first time counts.
     for now in [NOON + HOUR, NOON + HOUR * 2] {
         let user = users::set_disabled(&tx, "alice", true, now).await.expect("disabled");
         assert_eq!((user.disabled_at, user.updated_at), (Some(NOON + HOUR), NOON + HOUR));
     }
     assert_eq!(hash().await, None);
+    assert_eq!(is_disabled("alice").await, Some(true));
     let now = NOON + HOUR * 3;
     let user = users::set_disabled(&tx, "alice", false, now).await.expect("enabled");
     assert_eq!((user.disabled_at, user.updated_at), (None, now));
