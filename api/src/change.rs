@@ -1,11 +1,11 @@
-//! Changes: who changed what in a project.
+//! Changes: who changed what, in a project and outside of projects.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// Change of an object of a project.
+/// Change of an object of a project, or of an object outside of projects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChangeResource {
@@ -20,11 +20,13 @@ pub struct ChangeResource {
     /// Kind of the object, such as `host`, `policy` or `update_order`.
     pub kind: String,
     /// ID of the object. For an assignment, a pause or a slot, the ID of its scope. `project` for what
-    /// exists once per project.
+    /// exists once per project, and for projects themselves. The name of a user, and the `tokenId` of a
+    /// token; empty if the change has no rows.
     pub object_id: String,
-    /// Name of the object at the time of the change; empty if it has none or the change has no rows.
+    /// Name of the object at the time of the change, and the subject of a token without a name; empty
+    /// if it has none or the change has no rows.
     pub object_name: String,
-    /// `create`, `update` or `delete`; `record` for an event, such as a refused request.
+    /// `create`, `update` or `delete`; `record` for an event, such as a refused request or a login.
     pub operation: String,
     /// Row of the database before the change; null for `create`, for changes of the server itself, and
     /// if `rowsOmitted` is true. Secrets are replaced by `(hidden)`.

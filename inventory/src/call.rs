@@ -83,12 +83,18 @@ impl Call {
         Ok(caller)
     }
 
-    /// Whether the token is still valid and allows the caller to read a project. For streams, which
-    /// last longer than the check at their begin.
+    /// Whether the token is still valid and allows the caller to read a project, or the changes that
+    /// belong to no project. For streams, which last longer than the check at their begin.
     pub fn may_still_read(&self, project: TenantId) -> bool {
         let header = self.authorization.as_deref();
         let caller = self.app.authority.verify_header(header, self.app.clock.now());
-        caller.is_ok_and(|caller| caller.may_read(project.uuid()))
+        caller.is_ok_and(|caller| {
+            if project == TenantId::NO_PROJECT {
+                caller.may_administrate()
+            } else {
+                caller.may_read(project.uuid())
+            }
+        })
     }
 
     /// Waits until the process stops.
@@ -108,6 +114,15 @@ impl Call {
         self.enter(&caller, &TransactionMode::Snapshot).await
     }
 
+    /// Opens a transaction of an administrator of all projects that reads, as of one instant, the
+    /// changes that belong to no project.
+    pub async fn snapshot_without_project(&self) -> Result<Tx, Problem> {
+        let caller = self.caller()?;
+        check_administrator(&caller)?;
+        let store = self.store(ConnectionShare::RestReads, &caller);
+        Ok(store.snapshot(TenantId::NO_PROJECT).await?)
+    }
+
     /// Opens a transaction that changes the project.
     pub async fn write(&self) -> Result<Tx, Problem> {
         self.write_as_caller().await.map(|(tx, _)| tx)
@@ -125,12 +140,7 @@ impl Call {
     /// name of the caller.
     pub async fn as_administrator(&self) -> Result<(FleetTx, String), Problem> {
         let caller = self.caller()?;
-        if !caller.may_administrate() {
-            return Err(Problem::missing_role(format!(
-                "only an administrator may do this: the token lacks the role {}",
-                Role::Administrator
-            )));
-        }
+        check_administrator(&caller)?;
         let store = self.store(ConnectionShare::RestWrites, &caller);
         let tx = store.fleet_as(&self.actor(&caller)).await?;
         Ok((tx, caller.actor_name()))
@@ -290,6 +300,17 @@ impl Call {
             client_address: self.client.map(|address| address.to_string()).unwrap_or_default(),
         }
     }
+}
+
+/// Refuses a caller who is no administrator of all projects.
+fn check_administrator(caller: &Caller) -> Result<(), Problem> {
+    if caller.may_administrate() {
+        return Ok(());
+    }
+    Err(Problem::missing_role(format!(
+        "only an administrator may do this: the token lacks the role {}",
+        Role::Administrator
+    )))
 }
 
 /// Refuses a token that is revoked, also if this process does not know it yet: it could issue tokens and

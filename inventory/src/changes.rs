@@ -1,6 +1,7 @@
-//! `changes`: who changed what, as a list and as a stream.
+//! `changes`: who changed what, as a list and as a stream: in a project, and outside of projects.
 
 mod events;
+pub mod fleet;
 mod objects;
 mod watch;
 
@@ -9,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use chrono::DateTime;
 use evenkeel_api::change::{ChangeList, ChangeResource};
 use evenkeel_domain::Time;
-use evenkeel_store::StoreError;
 use evenkeel_store::changes::{self, ChangeCursor, ChangeFilter, ChangeId, MAX_OBJECTS};
+use evenkeel_store::{StoreError, Tx};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -27,6 +28,25 @@ const MAX_ACTOR_BYTES: usize = 1_024;
 
 /// Header in which browsers send the ID of the last event when they connect again.
 const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Which changes a request reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeScope {
+    /// Those of its project.
+    Project,
+    /// Those that belong to no project.
+    Fleet,
+}
+
+impl ChangeScope {
+    /// Opens a transaction that reads them as of one instant, if the caller may read them.
+    async fn snapshot(self, call: &Call) -> Result<Tx, Problem> {
+        match self {
+            Self::Project => call.snapshot().await,
+            Self::Fleet => call.snapshot_without_project().await,
+        }
+    }
+}
 
 /// Query parameters of the list and the stream of changes.
 #[derive(Debug, IntoParams)]
@@ -115,10 +135,20 @@ pub async fn list_changes(
     headers: HeaderMap,
     params: Params,
 ) -> Result<Response, Problem> {
+    list_or_watch(call, ChangeScope::Project, &headers, &params).await
+}
+
+/// Responds with a page or a stream.
+async fn list_or_watch(
+    call: Call,
+    scope: ChangeScope,
+    headers: &HeaderMap,
+    params: &Params,
+) -> Result<Response, Problem> {
     let token = params.text("pageToken");
     let before = token.map(|token| parse_cursor("pageToken", token)).transpose()?;
     params.reject(&["filter", "orderBy", "offset"])?;
-    let filter = parse_filter(&params)?;
+    let filter = parse_filter(params)?;
     if params.flag("watch")? {
         params.reject(&["pageSize", "pageToken"])?;
         let last_event = headers.get(LAST_EVENT_ID).filter(|id| !id.is_empty());
@@ -128,31 +158,31 @@ pub async fn list_changes(
             (None, Some(text)) => Some(parse_cursor("cursor", text)?),
             (None, None) => None,
         };
-        return watch::answer(call, filter, cursor).await;
+        return watch::answer(call, scope, filter, cursor).await;
     }
     if params.text("cursor").is_some() {
         return Err(Problem::parameter("cursor", "needs watch=true; use pageToken for pages"));
     }
     let size = params.number("pageSize", 1, DEFAULT_PAGE_SIZE)?.unwrap_or(DEFAULT_PAGE_SIZE);
-    list(&call, &filter, before, size).await.map(IntoResponse::into_response)
+    let tx = scope.snapshot(&call).await?;
+    list(&tx, &filter, before, size).await.map(IntoResponse::into_response)
 }
 
 /// A page of changes.
 async fn list(
-    call: &Call,
+    tx: &Tx,
     filter: &ChangeFilter,
     before: Option<ChangeCursor>,
     size: u32,
 ) -> Answer<ChangeList> {
-    let tx = call.snapshot().await?;
     if before.is_some_and(|before| !before.is_of(tx.tenant())) {
         let why =
             "is not a token of this list; use the nextPageToken of a page with the same filters";
         return Err(Problem::parameter("pageToken", why));
     }
-    let cursor = changes::current_cursor(&tx).await?;
+    let cursor = changes::current_cursor(tx).await?;
     // One more shows whether another page follows.
-    let mut found = changes::list(&tx, filter, before.as_ref(), size.saturating_add(1)).await?;
+    let mut found = changes::list(tx, filter, before.as_ref(), size.saturating_add(1)).await?;
     let has_next = found.len() > usize::try_from(size).unwrap_or(usize::MAX);
     if has_next {
         found.pop();
@@ -176,9 +206,13 @@ async fn list(
 )]
 pub async fn get_change(call: Call, Path(path): Path<ChangePath>) -> Answer<ChangeResource> {
     let tx = call.read().await?;
-    let id: Result<ChangeId, _> = path.change_id.parse();
+    find(&tx, &path.change_id).await
+}
+
+async fn find(tx: &Tx, id: &str) -> Answer<ChangeResource> {
+    let id: Result<ChangeId, _> = id.parse();
     let id = id.map_err(|_| StoreError::NotFound { what: "change" })?;
-    Ok(Json(objects::resource(changes::find(&tx, id).await?)))
+    Ok(Json(objects::resource(changes::find(tx, id).await?)))
 }
 
 fn parse_filter(params: &Params) -> Result<ChangeFilter, Problem> {

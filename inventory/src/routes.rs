@@ -8,6 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::{App, AppState, Inventory};
+use crate::changes::fleet;
 use crate::hosts::{summary, transitions};
 use crate::schedules::{repeated, single};
 use crate::{
@@ -100,6 +101,8 @@ fn update_routes() -> OpenApiRouter<App> {
         .routes(routes!(runs::get_update_run, runs::delete_update_run))
         .routes(routes!(changes::list_changes))
         .routes(routes!(changes::get_change))
+        .routes(routes!(fleet::list_fleet_changes))
+        .routes(routes!(fleet::get_fleet_change))
 }
 
 /// Routes of regions and sites.

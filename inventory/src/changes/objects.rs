@@ -53,10 +53,15 @@ const KINDS_OF_PROJECTS: &[&str] = &["project", "project_settings", "os_settings
 /// Kinds of changes whose object is a scope.
 static KINDS_BY_SCOPE: [&str; 3] = ["assignment", "pause", "slot"];
 
+/// Kinds whose objects have no ID of 32 bits, with the column of the row that names the object.
+static KINDS_BY_ROW: [(&str, &str); 4] =
+    [("operator_token", "id"), ("user", "name"), ("login", "name"), ("login_failure", "name")];
+
 /// All kinds of changes.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     let with_id = OBJECT_KINDS.iter().flat_map(|object| object.kinds);
-    with_id.chain(KINDS_OF_PROJECTS).chain(&KINDS_BY_SCOPE).copied()
+    let by_row = KINDS_BY_ROW.iter().map(|(kind, _)| kind);
+    with_id.chain(KINDS_OF_PROJECTS).chain(&KINDS_BY_SCOPE).chain(by_row).copied()
 }
 
 pub fn is_kind(kind: &str) -> bool {
@@ -79,7 +84,12 @@ pub fn parse_object(text: &str) -> Option<ChangeObject> {
 /// REST form of a change.
 pub fn resource(change: RecordedChange) -> ChangeResource {
     let rows = [&change.after, &change.before];
-    let name = rows.into_iter().flatten().find_map(|row| row["name"].as_str());
+    // A token of a user has no name.
+    let names = ["name", "subject"];
+    let name = rows
+        .into_iter()
+        .flatten()
+        .find_map(|row| names.iter().find_map(|name| row[*name].as_str()));
     ChangeResource {
         change_id: change.id.to_string(),
         time: change.at,
@@ -97,8 +107,12 @@ pub fn resource(change: RecordedChange) -> ChangeResource {
 }
 
 /// The object of a change, as the API writes its ID. For a kind that only a newer server knows, its
-/// digits.
+/// digits. Empty if only the row names the object, and the change has none.
 fn object_id(change: &RecordedChange) -> String {
+    if let Some((_, column)) = KINDS_BY_ROW.iter().find(|(kind, _)| change.kind == *kind) {
+        let row = change.after.as_ref().or(change.before.as_ref());
+        return row.and_then(|row| row[*column].as_str()).unwrap_or_default().to_owned();
+    }
     let id = change.object;
     let object = if KINDS_BY_SCOPE.contains(&change.kind.as_str()) {
         match change.level.as_deref() {
@@ -121,7 +135,7 @@ fn object_id(change: &RecordedChange) -> String {
 /// REST form of an operation.
 fn operation(change: &RecordedChange) -> &str {
     match change.operation.as_str() {
-        "insert" if change.kind == EventKind::Refusal.name() => "record",
+        "insert" if EventKind::ALL.iter().any(|event| change.kind == event.name()) => "record",
         "insert" => "create",
         other => other,
     }
@@ -175,6 +189,26 @@ mod tests {
         let resource = resource(change("host", Some("host")));
         assert_eq!((resource.change_id.as_str(), resource.operation.as_str()), ("1a-a", "create"));
         assert_eq!(resource.object_name, "edge-01");
+    }
+
+    #[test]
+    fn a_user_and_a_token_are_named_by_their_rows() {
+        let token = json!({"id": "3f2504e0", "name": null, "subject": "alice"});
+        let program = json!({"id": "3f2504e1", "name": "nightly", "subject": "alice"});
+        for (kind, row, expected) in [
+            ("user", json!({"name": "alice"}), ["alice", "alice", "create"]),
+            ("operator_token", token, ["3f2504e0", "alice", "create"]),
+            ("operator_token", program, ["3f2504e1", "nightly", "create"]),
+            ("login", json!({"name": "alice"}), ["alice", "alice", "record"]),
+            ("login_failure", json!({"reason": "unknown-user"}), ["", "", "record"]),
+        ] {
+            let resource = resource(RecordedChange { after: Some(row), ..change(kind, None) });
+            let found = [&resource.object_id, &resource.object_name, &resource.operation];
+            assert_eq!(found, expected, "{kind}");
+        }
+        // Changes of the server itself have no rows.
+        let without_rows = RecordedChange { after: None, ..change("user", None) };
+        assert_eq!(resource(without_rows).object_id, "");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::events::{self, EventText};
-use super::objects;
+use super::{ChangeScope, objects};
 use crate::app::StreamPermit;
 use crate::call::Call;
 use crate::change_feed::{FeedView, Subscription};
@@ -43,10 +43,11 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Responds with a stream of changes after a cursor; without a cursor, of those from now on.
 pub async fn answer(
     call: Call,
+    scope: ChangeScope,
     filter: ChangeFilter,
     cursor: Option<ChangeCursor>,
 ) -> Result<Response, Problem> {
-    let tx = call.snapshot().await?;
+    let tx = scope.snapshot(&call).await?;
     let cursor = match cursor {
         None => changes::current_cursor(&tx).await?,
         Some(cursor) => {
@@ -69,6 +70,7 @@ pub async fn answer(
     let (sender, receiver) = mpsc::channel(1);
     let stream = ChangeStream {
         call,
+        scope,
         project,
         filter,
         cursor,
@@ -125,6 +127,8 @@ impl StreamEnd {
 
 struct ChangeStream {
     call: Call,
+    scope: ChangeScope,
+    /// [`TenantId::NO_PROJECT`] outside of projects.
     project: TenantId,
     filter: ChangeFilter,
     /// Everything up to this position was sent.
@@ -248,7 +252,7 @@ impl ChangeStream {
         let Ok(_reading) = self.call.app.watch_reads.acquire().await else {
             return Err(Problem::internal());
         };
-        let tx = self.call.snapshot().await?;
+        let tx = self.scope.snapshot(&self.call).await?;
         if changes::has_expired(&tx, &self.cursor).await? {
             return Ok(None);
         }

@@ -1,6 +1,7 @@
 //! The list and the stream of changes.
 
 mod event_reader;
+mod fleet;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

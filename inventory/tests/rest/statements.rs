@@ -165,9 +165,10 @@ async fn create_one_of_each(server: &TestServer, n: usize, outer: &str) -> Ids {
 fn read_requests() -> Vec<String> {
     let mut requests = Vec::new();
     for (method, path, operation) in operations() {
-        // Tokens of operators and users are not resources of a project.
-        let is_global =
-            ["/v1/operator-tokens", "/v1/users"].iter().any(|one| path.starts_with(one));
+        // Tokens of operators, users, and their changes are not resources of a project.
+        let is_global = ["/v1/operator-tokens", "/v1/users", "/v1/changes"]
+            .iter()
+            .any(|one| path.starts_with(one));
         if method != "GET" || is_global {
             continue;
         }

@@ -218,6 +218,11 @@ fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
             Caller::Manager => what.ends_with("/operator-tokens/revoke").then_some(403),
             _ => Some(403),
         },
+        _ if what.contains(" /v1/changes") => match caller {
+            Caller::Anonymous => Some(401),
+            Caller::Administrator => None,
+            _ => Some(403),
+        },
         _ => match caller {
             Caller::Anonymous => Some(401),
             Caller::Guest | Caller::Node | Caller::Foreigner => Some(403),

@@ -32,9 +32,19 @@ impl EventReader {
         query: &str,
         last_event: Option<&str>,
     ) -> Response<Body> {
+        let path = format!("/v1/projects/ours/changes?watch=true{query}");
+        Self::request_path(server, caller, &path, last_event).await
+    }
+
+    /// Requests a stream by its path.
+    pub async fn request_path(
+        server: &TestServer,
+        caller: Caller,
+        path: &str,
+        last_event: Option<&str>,
+    ) -> Response<Body> {
         let token = server.token(caller).expect("a token");
-        let request = Request::get(format!("/v1/projects/ours/changes?watch=true{query}"))
-            .header(header::AUTHORIZATION, format!("Bearer {token}"));
+        let request = Request::get(path).header(header::AUTHORIZATION, format!("Bearer {token}"));
         let request = last_event.into_iter().fold(request, |r, id| r.header("last-event-id", id));
         server.send(request.body(Body::empty()).expect("a request")).await
     }
