@@ -1,7 +1,7 @@
 //! `audit verify`: compares the change log with its seals, directly in the database.
 
 use std::collections::BTreeSet;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -65,7 +65,12 @@ async fn verify_log(
 fn describe_report(report: &AuditReport) -> String {
     let mut text = String::new();
     for (id, project) in &report.projects {
-        describe_project(&mut text, id, project);
+        let heading = if id.uuid().is_nil() {
+            "outside of projects".to_owned()
+        } else {
+            format!("project {} {id}", project.name.as_deref().unwrap_or("(deleted)"))
+        };
+        describe_project(&mut text, &heading, project);
     }
     if report.projects.is_empty() {
         text.push_str("the change log is empty\n");
@@ -82,11 +87,11 @@ fn describe_report(report: &AuditReport) -> String {
     text
 }
 
-fn describe_project(text: &mut String, id: impl Display, project: &ProjectAudit) {
-    let (name, chain) = (project.name.as_deref().unwrap_or("(deleted)"), &project.chain);
+fn describe_project(text: &mut String, heading: &str, project: &ProjectAudit) {
+    let chain = &project.chain;
     _ = writeln!(
         text,
-        "project {name} {id}: {} changes under {} seals are unaltered",
+        "{heading}: {} changes under {} seals are unaltered",
         chain.unaltered, chain.seals
     );
     if chain.skipped > 0 {
@@ -116,6 +121,18 @@ mod tests {
     use evenkeel_store::change_seals::{ChainFault, ChainReport, ChangeSpan, SealDigest};
 
     use super::*;
+
+    #[test]
+    fn a_report_names_the_changes_outside_of_projects() {
+        let mut report = AuditReport::default();
+        let no_project = "00000000-0000-0000-0000-000000000000".parse().unwrap();
+        let chain = ChainReport { seals: 1, unaltered: 2, ..ChainReport::default() };
+        report.projects.insert(no_project, ProjectAudit { chain, ..ProjectAudit::default() });
+        assert_eq!(
+            describe_report(&report),
+            "outside of projects: 2 changes under 1 seals are unaltered\n"
+        );
+    }
 
     #[test]
     fn a_report_names_faults_unsealed_changes_and_missing_digests() {

@@ -139,7 +139,8 @@ pub(crate) enum AuditCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Verify only this project, by name or UUID. A deleted project has only its UUID.
+    /// Verify only this project, by name or UUID. A deleted project has only its UUID. Changes outside of projects have the
+    /// UUID 00000000-0000-0000-0000-000000000000.
     #[arg(long, value_name = "NAME|UUID")]
     pub(crate) project: Option<String>,
     /// Compare only changes that were sealed within this time, for example 12h or 30days. All seals are checked.

@@ -7,6 +7,7 @@
 mod access_log;
 mod attempts;
 mod log_out;
+mod login_record;
 mod user_lookup;
 mod user_roles;
 pub(crate) mod user_store;
@@ -38,6 +39,7 @@ use crate::config::{LoginConfig, is_origin};
 use crate::listen::Peer;
 use access_log::{TokenUser, UserTokens, log_request, truncate_name};
 use attempts::LoginAttempts;
+use login_record::{FailureRecorder, LoginRefusal};
 use user_roles::resolve_roles;
 use user_store::UserStore;
 
@@ -66,6 +68,7 @@ pub(crate) struct Realm {
     clock: Arc<dyn Clock>,
     users: Arc<UserStore>,
     attempts: LoginAttempts,
+    failures: FailureRecorder,
     access_token_ttl: TimeDelta,
     refresh_token_ttl: TimeDelta,
     url: Option<String>,
@@ -87,12 +90,14 @@ impl Realm {
         let delta = |length, name: &str| {
             TimeDelta::from_std(length).with_context(|| format!("auth.login.{name} is too long"))
         };
+        let users = Arc::new(UserStore::open(login.users.as_deref())?);
         Ok(Self {
             store: store.clone(),
             authority: Arc::clone(authority),
             clock: Arc::clone(clock),
-            users: Arc::new(UserStore::open(login.users.as_deref())?),
             attempts: LoginAttempts::default(),
+            failures: FailureRecorder::new(store, &users),
+            users,
             access_token_ttl: delta(login.access_token_ttl, "access_token_ttl")?,
             refresh_token_ttl: delta(login.refresh_token_ttl, "refresh_token_ttl")?,
             url: login.url.clone(),
@@ -270,14 +275,16 @@ impl Realm {
         let begun = self.attempts.begin(&name, client, self.clock.now());
         begun.map_err(|wait| {
             tracing::debug!(user = truncate_name(&name), ?client, ?wait, "a login was delayed");
+            self.failures.record(&name, client, LoginRefusal::TooManyAttempts);
             TokenError::TooManyAttempts(wait)
         })?;
-        let Some(user) = self.check_password(&name, password).await? else {
+        let Some(user) = self.check_password(&name, client, password).await? else {
             tracing::warn!(
                 user = truncate_name(&name),
                 client = client.map(tracing::field::display),
                 "a login failed"
             );
+            self.failures.record(&name, client, LoginRefusal::BadCredentials);
             return Err(invalid_grant("the name or the password is wrong"));
         };
         self.attempts.record_success(&name, client, self.clock.now());
@@ -294,7 +301,7 @@ impl Realm {
             login: Uuid::new_v4(),
             generation: 0,
         };
-        let (roles, now, expires_at) = self.begin_login(&refresh, &user).await?;
+        let (roles, now, expires_at) = self.begin_login(&refresh, &user, client).await?;
         self.token_response(&roles, &refresh, expires_at, now)
     }
 
@@ -309,13 +316,17 @@ impl Realm {
         &self,
         refresh: &RefreshToken,
         user: &User,
+        client: Option<IpAddr>,
     ) -> Result<(Vec<Role>, DateTime<Utc>, DateTime<Utc>), TokenError> {
-        let begun = self.store_for(&refresh.subject).fleet().await;
+        let actor = login_record::actor(&refresh.subject, client);
+        let begun = self.store_for(&refresh.subject).fleet_as(&actor).await;
         let tx = begun.map_err(|error| store_error(&error))?;
         let now = tx.database_time();
         let expires_at = now.checked_add_signed(self.refresh_token_ttl);
         let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
         let recorded = logins::begin(&tx, refresh.login, &refresh.subject, expires_at, now).await;
+        recorded.map_err(|error| store_error(&error))?;
+        let recorded = login_record::record_login(&tx, &refresh.subject).await;
         recorded.map_err(|error| store_error(&error))?;
         let roles = resolve_roles(&tx, user).await.map_err(|error| store_error(&error))?;
         tx.commit().await.map_err(|error| store_error(&error))?;
@@ -400,7 +411,7 @@ impl Realm {
             "refresh_expires_in": (refresh_until - now).num_seconds().max(0),
             "token_type": "Bearer",
         });
-        Ok((Extension(TokenUser(user.name.clone())), Json(body)))
+        Ok((Extension(TokenUser(refresh.subject.clone())), Json(body)))
     }
 }
 

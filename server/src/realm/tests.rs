@@ -1,5 +1,6 @@
 //! Tests of logins at the token endpoint.
 
+mod login_records;
 mod refusals;
 
 use axum::body::{Body, to_bytes};

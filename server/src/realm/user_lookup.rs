@@ -1,5 +1,6 @@
 //! Users of both sources: the file of users and the database.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_auth::users::is_new_name;
@@ -8,6 +9,7 @@ use evenkeel_inventory::ReservedNames;
 use evenkeel_kit::Secret;
 use evenkeel_store::users;
 
+use super::login_record::LoginRefusal;
 use super::{Realm, TokenError, internal_error, invalid_grant, store_error, truncate_name};
 
 /// What the two sources have for one name.
@@ -64,6 +66,7 @@ impl Realm {
     pub(super) async fn check_password(
         &self,
         name: &str,
+        client: Option<IpAddr>,
         password: Secret,
     ) -> Result<Option<User>, TokenError> {
         let permit = Arc::clone(&self.password_checks).acquire_owned().await;
@@ -83,6 +86,7 @@ impl Realm {
                 user = truncate_name(name),
                 "a user cannot log in because the name is in the file of users and in the database; remove one of them"
             );
+            self.failures.record(name, client, LoginRefusal::AmbiguousName);
             return Err(invalid_grant(
                 "the name is in the file of users and in the database of the server; an administrator must remove one \
                  of them",

@@ -15,6 +15,8 @@ async fn audit_verify_finds_an_altered_change() {
         let printed = verify(&[]).expect_success();
         printed.contains("newest seal: ") && !printed.contains("not sealed yet")
     });
+    let printed = verify(&[]).expect_success();
+    assert!(printed.starts_with("outside of projects: "), "{printed}");
     let printed = verify(&["--project", "default"]).expect_success();
     assert!(printed.starts_with("project default "), "{printed}");
     let digest = printed.trim_end().rsplit(' ').next().unwrap();
