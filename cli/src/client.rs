@@ -149,6 +149,19 @@ impl Client {
         self.get_url(self.url(path)?).await
     }
 
+    /// Reads a resource outside of projects with query parameters.
+    pub async fn get_global_with_params<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        params: &[(&'static str, String)],
+    ) -> Result<T, Failure> {
+        let mut url = self.url(path)?;
+        if !params.is_empty() {
+            url.query_pairs_mut().extend_pairs(params);
+        }
+        self.get_url(url).await
+    }
+
     /// Creates a resource in the project.
     pub async fn post<T: DeserializeOwned>(
         &self,
@@ -332,7 +345,23 @@ impl Client {
         path: &str,
         params: &[(&'static str, String)],
     ) -> Result<EventStream, Failure> {
-        let mut url = self.in_project(path)?;
+        self.open_stream_of(self.in_project(path)?, params).await
+    }
+
+    /// Opens a stream of server-sent events outside of projects.
+    pub async fn open_global_stream(
+        &self,
+        path: &[&str],
+        params: &[(&'static str, String)],
+    ) -> Result<EventStream, Failure> {
+        self.open_stream_of(self.url(path)?, params).await
+    }
+
+    async fn open_stream_of(
+        &self,
+        mut url: Url,
+        params: &[(&'static str, String)],
+    ) -> Result<EventStream, Failure> {
         url.query_pairs_mut().extend_pairs(params);
         let result = self.open_stream_once(url.clone()).await;
         let has_expired = matches!(result, Err(Failure::Refused { status: 401, .. }));

@@ -10,6 +10,7 @@ use evenkeel_api::policy::OsUpdatePolicy;
 
 use crate::Failure;
 use crate::client::Client;
+use crate::event_stream::EventStream;
 use crate::output::Printer;
 use crate::page::{Cell, cells};
 use crate::requests;
@@ -17,6 +18,9 @@ use crate::time::{PastTime, format_time};
 
 /// Path of the changes in the project.
 const PATH: &str = "changes";
+
+/// Path of the changes outside of projects.
+const FLEET_PATH: [&str; 2] = ["v1", "changes"];
 
 /// Largest page of the server.
 const MAX_PAGE_SIZE: u32 = 100;
@@ -33,6 +37,7 @@ const EXAMPLES: &str = "Examples:
   evenkeel audit --since 2h
   evenkeel audit --host edge-01 --by alice
   evenkeel audit --kind update_order --watch
+  evenkeel audit --fleet --kind login_failure
   evenkeel audit show 2f1c-8a3";
 
 /// Show who changed what, the latest changes first.
@@ -43,6 +48,10 @@ pub struct Audit {
     command: Option<AuditCommand>,
     #[command(flatten)]
     filter: AuditFilter,
+    /// Show what belongs to no project: changes of users and tokens, created and deleted projects, and
+    /// logins with a password. Only for administrators of all projects.
+    #[arg(long, global = true)]
+    fleet: bool,
     /// Show the latest changes, the oldest of them first, and then each change as it happens.
     #[arg(long, short)]
     watch: bool,
@@ -92,6 +101,39 @@ struct AuditFilter {
 /// Query parameters of a request.
 type QueryParams = Vec<(&'static str, String)>;
 
+/// Where changes are read: in the project, or outside of projects.
+struct ChangeSource<'a> {
+    client: &'a Client,
+    is_fleet: bool,
+}
+
+impl ChangeSource<'_> {
+    async fn page(&self, params: &[(&'static str, String)]) -> Result<ChangeList, Failure> {
+        if self.is_fleet {
+            self.client.get_global_with_params(&FLEET_PATH, params).await
+        } else {
+            self.client.get_with_params(PATH, params).await
+        }
+    }
+
+    async fn change(&self, id: &str) -> Result<ChangeResource, Failure> {
+        if self.is_fleet {
+            let [version, name] = FLEET_PATH;
+            self.client.get_global(&[version, name, id]).await
+        } else {
+            self.client.get(&format!("{PATH}/{id}")).await
+        }
+    }
+
+    async fn open_stream(&self, params: &[(&'static str, String)]) -> Result<EventStream, Failure> {
+        if self.is_fleet {
+            self.client.open_global_stream(&FLEET_PATH, params).await
+        } else {
+            self.client.open_stream(PATH, params).await
+        }
+    }
+}
+
 impl AuditFilter {
     fn is_set(&self) -> bool {
         self.host.is_some()
@@ -133,6 +175,7 @@ impl AuditFilter {
 
 impl Audit {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        let source = ChangeSource { client, is_fleet: self.fleet };
         if let Some(AuditCommand::Show { id }) = self.command {
             // With clap's own conflict rules, `--project` would be rejected as well.
             if self.filter.is_set() || self.watch || self.limit.is_some() {
@@ -141,7 +184,12 @@ impl Audit {
                     "`evenkeel audit` lists changes",
                 ));
             }
-            return show::run(&id, client, printer).await;
+            return show::run(&id, &source, printer).await;
+        }
+        if self.fleet && (self.filter.host.is_some() || self.filter.policy.is_some()) {
+            return Err(Failure::usage(
+                "--fleet shows what belongs to no project; leave out --host and --policy",
+            ));
         }
         if self.watch && self.filter.until.is_some() {
             return Err(Failure::usage("--watch shows changes to come; leave out --until"));
@@ -149,9 +197,9 @@ impl Audit {
         let params = self.filter.params(client, printer).await?;
         let default_limit = if self.watch { DEFAULT_WATCH_LIMIT } else { DEFAULT_LIMIT };
         let limit = self.limit.unwrap_or(default_limit);
-        let (changes, cursor) = fetch(&params, limit, client).await?;
+        let (changes, cursor) = fetch(&params, limit, &source).await?;
         if self.watch {
-            return Box::pin(watch::run(params, changes, cursor, client, printer)).await;
+            return Box::pin(watch::run(params, (changes, cursor), &source, printer)).await;
         }
         if changes.is_empty() && printer.is_human_readable() {
             return printer.print_line("no changes");
@@ -165,7 +213,7 @@ impl Audit {
 async fn fetch(
     params: &[(&'static str, String)],
     limit: u32,
-    client: &Client,
+    source: &ChangeSource<'_>,
 ) -> Result<(Vec<ChangeResource>, String), Failure> {
     let (mut changes, mut first_cursor, mut token) = (Vec::new(), None, String::new());
     let mut left = limit;
@@ -175,7 +223,7 @@ async fn fetch(
         if !token.is_empty() {
             query.push(("pageToken", token));
         }
-        let page: ChangeList = client.get_with_params(PATH, &query).await?;
+        let page: ChangeList = source.page(&query).await?;
         let cursor = first_cursor.get_or_insert(page.cursor).clone();
         left = left.saturating_sub(u32::try_from(page.changes.len()).unwrap_or(left));
         let is_empty = page.changes.is_empty();
@@ -208,7 +256,7 @@ fn what(change: &ChangeResource) -> String {
 }
 
 fn object(change: &ChangeResource) -> String {
-    if change.object_name.is_empty() {
+    if change.object_name.is_empty() || change.object_name == change.object_id {
         change.object_id.clone()
     } else {
         format!("{} ({})", change.object_name, change.object_id)

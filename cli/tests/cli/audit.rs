@@ -85,6 +85,39 @@ async fn one_change_shows_the_fields_that_differ() {
     assert!(failure.starts_with("`audit show` accepts no filter"), "{failure}");
 }
 
+/// In the fake server, paths in other projects than `default` begin with `projects`.
+#[tokio::test]
+async fn changes_outside_of_projects_are_listed_shown_and_watched() {
+    let cli = TestCli::new().await;
+    let user = json!({
+        "changeId": "1c-1", "time": "2026-03-01T11:00:00Z", "actor": "root", "kind": "user",
+        "objectId": "bob", "objectName": "bob", "operation": "create", "after": {"name": "bob"},
+    });
+    let project = json!({
+        "changeId": "1c-2", "time": "2026-03-01T11:00:01Z", "actor": "root", "kind": "project",
+        "objectId": "project", "objectName": "shop", "operation": "delete",
+    });
+    let stream = format!(": changes\n\n{}", event("c-1", &user));
+    cli.fake_server
+        .answer("GET changes", page(&[project.clone(), user.clone()], ""))
+        .answer("GET changes/1c-1", user)
+        .answer("GET changes?watch=true?cursor=c-0", Value::String(stream))
+        .answer_with("GET changes?watch=true?cursor=c-1", 410, json!({"message": "too old"}));
+    insta::assert_snapshot!(cli.run("evenkeel audit --fleet --project lab").await, @r"
+    TIME                  ACTOR  WHAT            OBJECT          REQUEST  ID
+    2026-03-01T11:00:01Z  root   delete project  shop (project)  -        1c-2
+    2026-03-01T11:00:00Z  root   create user     bob             -        1c-1
+    ");
+    let shown = cli.run("evenkeel audit show 1c-1 --fleet --project lab").await;
+    assert!(shown.contains("object  bob\n"), "{shown}");
+    cli.fake_server.answer("GET changes?pageSize=10", page(&[project], ""));
+    let line = "evenkeel audit --fleet --watch --project lab";
+    let (output, _) = run_until_failure(&cli, line).await;
+    assert_eq!(output.lines().count(), 2, "{output}");
+    let failure = cli.fail("evenkeel audit --fleet --host edge-01").await;
+    assert!(failure.starts_with("--fleet shows what belongs to no project"), "{failure}");
+}
+
 /// Runs a line that ends with an error. Returns the output before it as well.
 async fn run_until_failure(cli: &TestCli, line: &str) -> (String, Failure) {
     let line = format!("{line} --server {} --retry-for 0s", cli.server);

@@ -3,15 +3,18 @@
 use evenkeel_api::change::ChangeResource;
 use serde_json::Value;
 
-use super::{PATH, actor, object, what};
+use super::{ChangeSource, actor, object, what};
 use crate::Failure;
-use crate::client::Client;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, cells};
 use crate::time::format_time;
 
-pub async fn run(id: &str, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-    let change: Result<ChangeResource, Failure> = client.get(&format!("{PATH}/{id}")).await;
+pub async fn run(
+    id: &str,
+    source: &ChangeSource<'_>,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let change = source.change(id).await;
     let change = change.map_err(|error| {
         if error.is_not_found() {
             Failure::usage_with(

@@ -6,9 +6,8 @@ use std::time::Duration;
 use evenkeel_api::change::ChangeResource;
 use tokio::time::sleep;
 
-use super::{PATH, QueryParams, actor, object, what};
+use super::{ChangeSource, QueryParams, actor, object, what};
 use crate::Failure;
-use crate::client::Client;
 use crate::output::Printer;
 use crate::time::format_time;
 
@@ -20,9 +19,8 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Prints changes, newest last, and then follows the stream from a cursor until it is refused.
 pub async fn run(
     params: QueryParams,
-    mut changes: Vec<ChangeResource>,
-    cursor: String,
-    client: &Client,
+    (mut changes, cursor): (Vec<ChangeResource>, String),
+    source: &ChangeSource<'_>,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
     changes.reverse();
@@ -32,7 +30,7 @@ pub async fn run(
     let shown = changes.into_iter().map(|change| change.change_id).collect();
     let mut watch = ChangeWatch { params, cursor, shown, retry_delay: MIN_RETRY_DELAY };
     loop {
-        match watch.follow(client, printer).await {
+        match watch.follow(source, printer).await {
             Ok(()) | Err(Failure::Unreachable { .. } | Failure::Refused { status: 503, .. }) => {}
             Err(error) => return Err(error),
         }
@@ -52,10 +50,14 @@ struct ChangeWatch {
 
 impl ChangeWatch {
     /// Prints the changes of one connection. Ends without an error when the connection is lost.
-    async fn follow(&mut self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+    async fn follow(
+        &mut self,
+        source: &ChangeSource<'_>,
+        printer: &mut Printer<'_>,
+    ) -> Result<(), Failure> {
         let mut params = self.params.clone();
         params.extend([("watch", "true".to_owned()), ("cursor", self.cursor.clone())]);
-        let mut stream = client.open_stream(PATH, &params).await?;
+        let mut stream = source.open_stream(&params).await?;
         while let Some(event) = stream.next().await {
             if event.name != "end" {
                 // Otherwise a server that ends each stream at once would get a request every 100 ms.
@@ -63,7 +65,7 @@ impl ChangeWatch {
             }
             if event.name == "change" {
                 let change: ChangeResource = serde_json::from_str(&event.data)
-                    .map_err(|source| client.unreadable_response(source))?;
+                    .map_err(|error| source.client.unreadable_response(error))?;
                 if !self.shown.contains(&change.change_id) {
                     print_change(&change, printer)?;
                 }
