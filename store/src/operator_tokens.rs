@@ -3,8 +3,10 @@
 use evenkeel_domain::Time;
 use evenkeel_domain::tenant::TenantId;
 use sea_orm::QueryResult;
+use serde_json::json;
 use uuid::Uuid;
 
+use crate::changes::{self, EventKind};
 use crate::contacts::time_array;
 use crate::error::StoreError;
 use crate::rows::readable;
@@ -174,6 +176,9 @@ pub async fn revoke_subject(
     let values =
         [issuer.as_str().into(), subject.as_str().into(), (*revoked_until).into(), by.into()];
     execute(tx.conn(), sql, values).await?;
+    let details =
+        json!({"subject": subject, "issuer": issuer, "revoked_until": revoked_until.to_rfc3339()});
+    changes::record_fleet_event(tx, EventKind::SubjectRevocation, details).await?;
     let creator = match issuer.as_str() {
         "" => subject.clone(),
         issuer => format!("{subject} ({issuer})"),

@@ -16,11 +16,14 @@ pub enum EventKind {
     Login,
     /// A login with a password was refused.
     LoginFailure,
+    /// All tokens of a subject were revoked.
+    SubjectRevocation,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Refusal, Self::Login, Self::LoginFailure];
+    pub const ALL: [Self; 4] =
+        [Self::Refusal, Self::Login, Self::LoginFailure, Self::SubjectRevocation];
 
     /// The name in the log.
     #[must_use]
@@ -29,6 +32,7 @@ impl EventKind {
             Self::Refusal => "refusal",
             Self::Login => "login",
             Self::LoginFailure => "login_failure",
+            Self::SubjectRevocation => "subject_revocation",
         }
     }
 }

@@ -69,6 +69,21 @@ async fn an_administrator_sees_changes_of_users_tokens_and_projects() {
 }
 
 #[tokio::test]
+async fn a_revocation_of_all_tokens_of_a_subject_is_recorded() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    let mallory = json!({"subject": "mallory"});
+    root.expect_ok("PUT /v1/operator-tokens/revoke", Some(mallory)).await;
+    let list = root.expect_ok(&format!("{LIST}?kind=subject_revocation"), None).await;
+    assert_eq!(summaries(&list), [["subject_revocation", "record", "mallory"]]);
+    let revocation = &list["changes"][0];
+    assert_eq!(
+        (&revocation["actor"], &revocation["objectId"]),
+        (&json!("administrator"), &json!("mallory"))
+    );
+}
+
+#[tokio::test]
 async fn only_an_administrator_of_all_projects_sees_changes_outside_of_projects() {
     let server = TestServer::new().await;
     let nil = "00000000-0000-0000-0000-000000000000";
