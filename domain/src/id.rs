@@ -119,6 +119,10 @@ id! {
 id! {
     JoinTokenId, "jointoken"
 }
+id! {
+    /// Id of a webhook that receives notifications.
+    NotificationTargetId, "notificationtarget"
+}
 
 /// The text is not an identifier of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -60,6 +60,7 @@ pub mod key_block;
 pub mod local_account;
 pub mod location;
 pub mod lookup;
+pub mod notification;
 pub mod order;
 pub mod os;
 pub mod package;

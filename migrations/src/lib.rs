@@ -40,6 +40,7 @@ const STEPS: &[Step] = &[
     step!("20261130_000016_change_seals"),
     step!("20261130_000017_users_and_tokens"),
     step!("20261130_000018_facts_of_hosts"),
+    step!("20261130_000019_notifications"),
 ];
 
 impl Default for Migrator {

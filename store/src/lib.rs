@@ -50,6 +50,8 @@ pub mod log;
 pub mod logins;
 pub mod node_tokens;
 pub mod nodes;
+pub mod notification_targets;
+pub mod notifications;
 pub mod oldest_rows;
 pub mod operator_tokens;
 pub mod orders;

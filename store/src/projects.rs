@@ -192,6 +192,10 @@ pub async fn remove_batch(tx: &FleetTx, limit: u32) -> Result<u64, StoreError> {
 /// The tables of a project. A table that refers to another one comes before it, and rows that are
 /// locked first (the node state, then the assignment, then the run) are deleted first.
 const CHILDREN_FIRST: &[&str] = &[
+    "notification_deliveries",
+    "notification_queues",
+    "notification_targets",
+    "notified_stops",
     "node_states",
     "assignments",
     "run_events",

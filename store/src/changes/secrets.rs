@@ -4,8 +4,8 @@ use serde_json::Value;
 
 /// Columns whose values are never shown, in rows of any kind: credentials, digests of secrets, and
 /// texts of users that usually contain passwords.
-pub(super) const SECRET_COLUMNS: [&str; 4] =
-    ["api_credentials", "digest", "password_hash", "config"];
+pub(super) const SECRET_COLUMNS: [&str; 5] =
+    ["api_credentials", "digest", "password_hash", "config", "secret"];
 
 /// Shown instead of a secret.
 const HIDDEN: &str = "(hidden)";

@@ -1,0 +1,17 @@
+DROP TRIGGER notify_first_sync_failed ON os_sync_reports;
+DROP TRIGGER notify_sync_failed ON os_sync_reports;
+DROP TRIGGER notify_node_silent ON node_states;
+DROP TRIGGER notify_run_failed_at_once ON update_runs;
+DROP TRIGGER notify_run_failed ON update_runs;
+DROP FUNCTION notify_sync_failed;
+DROP FUNCTION notify_node_silent;
+DROP FUNCTION notify_run_failed;
+DROP FUNCTION notification_node;
+DROP FUNCTION resource_id_text;
+DROP FUNCTION queue_notification;
+DROP FUNCTION has_notification_target;
+DROP TABLE notified_stops;
+DROP TABLE notification_deliveries;
+DROP TABLE notification_queues;
+DROP TABLE notification_targets;
+DROP SEQUENCE notification_target_numbers;
