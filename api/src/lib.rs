@@ -29,6 +29,7 @@ pub mod instance;
 pub mod join_token;
 pub mod local_account;
 pub mod location;
+pub mod notification;
 pub mod number;
 pub mod operator_token;
 pub mod orchestrator;

@@ -47,7 +47,7 @@ pub enum BadJoinToken {
 /// The operating system returned no random numbers.
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system returned no random numbers: {0}")]
-pub struct NoRandomness(String);
+pub struct NoRandomness(pub(crate) String);
 
 impl JoinToken {
     /// A new token with a random secret.

@@ -16,6 +16,7 @@
 //! | [`certificate_request`] | what a node sends to get them |
 //! | [`key_fingerprint`] | identifies the key of a node |
 //! | [`join`] | join tokens of machines that are not enrolled yet |
+//! | [`webhook_key`] | the keys with which webhooks are signed |
 //!
 //! This crate does not read the clock, the environment or the database. The keys and the
 //! certificate authority are files that all replicas share. Verifying a token never waits: the keys
@@ -35,6 +36,7 @@ pub mod revocations;
 pub mod roles;
 pub mod token;
 pub mod users;
+pub mod webhook_key;
 
 mod file;
 mod key_set;
@@ -60,3 +62,4 @@ pub use revocations::{Revocations, RevokedSubject};
 pub use roles::{Caller, NodeSubject, Role, RoleKind, RoleLimits};
 pub use token::{AuthError, Authority, IssueError, IssuedToken, Settings};
 pub use users::{BadUser, User, Users, UsersFile};
+pub use webhook_key::generate_webhook_key;

@@ -28,6 +28,8 @@ mod listing;
 mod local_accounts;
 mod location_tree;
 mod locations;
+mod notification_targets;
+mod notifications;
 mod openapi;
 mod operating_systems;
 mod operator_tokens;

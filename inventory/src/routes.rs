@@ -13,9 +13,9 @@ use crate::hosts::{summary, transitions};
 use crate::schedules::{repeated, single};
 use crate::{
     absent, assignments, changes, custom_configs, decisions, docs, hosts, instances, join_tokens,
-    layers, local_accounts, locations, openapi, operating_systems, operator_tokens, orchestrator,
-    orders, os_sync, paths, pauses, policies, problem, projects, providers, regions, runs,
-    schedules, settings, sites, users, whoami,
+    layers, local_accounts, locations, notification_targets, notifications, openapi,
+    operating_systems, operator_tokens, orchestrator, orders, os_sync, paths, pauses, policies,
+    problem, projects, providers, regions, runs, schedules, settings, sites, users, whoami,
 };
 
 /// All routes. The router and the OpenAPI document are built from this list.
@@ -30,6 +30,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(schedule_routes())
         .merge(provisioning_routes())
         .merge(absent_routes())
+        .merge(notification_routes())
         .routes(routes!(join_tokens::list_join_tokens, join_tokens::create_join_token))
         .routes(routes!(join_tokens::get_join_token))
         .routes(routes!(join_tokens::revoke_join_token))
@@ -38,6 +39,20 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(operator_tokens::revoke_operator_token))
         .routes(routes!(operator_tokens::revoke_operator_subject))
         .merge(user_routes())
+}
+
+/// Routes of webhooks and of the deliveries to them.
+fn notification_routes() -> OpenApiRouter<App> {
+    use notification_targets as targets;
+    OpenApiRouter::new()
+        .routes(routes!(targets::list_notification_targets, targets::create_notification_target))
+        .routes(routes!(targets::get_notification_target, targets::delete_notification_target))
+        .routes(routes!(targets::enable_notification_target))
+        .routes(routes!(targets::disable_notification_target))
+        .routes(routes!(targets::rotate_notification_secret))
+        .routes(routes!(targets::test_notification_target))
+        .routes(routes!(targets::replay_notifications))
+        .routes(routes!(notifications::list_notifications))
 }
 
 /// Routes of users, and of the caller.

@@ -38,6 +38,7 @@ use crate::settings::{InvalidSettings, Settings};
 use crate::tasks::change_seals::ChangeSealing;
 use crate::tasks::cleanup::Housekeeping;
 use crate::tasks::image_updates::ImageWatch;
+use crate::tasks::notification_deliveries::NotificationDeliveries;
 use crate::tasks::outdated_lists::OutdatedListsWatch;
 use crate::tasks::run_timeouts::RunReaper;
 use crate::tasks::stale_nodes::SilentNodeWatch;
@@ -191,7 +192,7 @@ impl MaintenanceManager {
     }
 
     /// Starts all tasks: contact times, run timeouts, silent nodes, image changes, housekeeping,
-    /// the answer cache and the load. All of them may run in any number of processes on one
+    /// notifications, the answer cache and the load. All of them may run in any number of processes on one
     /// database.
     pub fn start_tasks(&self, life: &Lifecycle) {
         self.start_log_follower(life);
@@ -377,6 +378,19 @@ impl MaintenanceManager {
         let stopping = life.stopping();
         life.spawn("change seals", async move {
             sealing.run(&outage, stopping).await;
+            Ok(())
+        });
+        self.start_notifications(life);
+    }
+
+    /// Starts to deliver notifications to webhooks.
+    fn start_notifications(&self, life: &Lifecycle) {
+        let deliveries =
+            NotificationDeliveries::new(self.store.clone(), &self.settings.notifications)
+                .with_outage(&self.outage);
+        let stopping = life.stopping();
+        life.spawn("notifications", async move {
+            Box::pin(deliveries.run(stopping)).await;
             Ok(())
         });
     }

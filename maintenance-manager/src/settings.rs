@@ -83,6 +83,8 @@ pub struct Settings {
     pub long_poll: LongPollSettings,
     /// Limits of the load, and what happens under load.
     pub load: LoadSettings,
+    /// Delivery of notifications to webhooks.
+    pub notifications: NotificationSettings,
 }
 
 /// A setting is invalid.
@@ -136,6 +138,33 @@ impl Default for Settings {
             poll_batch: PollBatchSettings::default(),
             long_poll: LongPollSettings::default(),
             load: LoadSettings::default(),
+            notifications: NotificationSettings::default(),
+        }
+    }
+}
+
+/// Delivery of notifications to webhooks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NotificationSettings {
+    /// Whether webhooks may have addresses of this machine and of private networks. Users of
+    /// projects choose the URLs, so they could reach services in the network of the server.
+    /// Link-local addresses and metadata services are always refused.
+    pub allow_private_targets: bool,
+    /// Whether URLs of webhooks may begin with `http://`. Their messages are signed but not
+    /// encrypted.
+    pub allow_http: bool,
+    /// Maximum time of one attempt, from 100 ms to 30 s.
+    #[serde(with = "humantime_serde")]
+    pub attempt_timeout: Duration,
+}
+
+impl Default for NotificationSettings {
+    fn default() -> Self {
+        Self {
+            allow_private_targets: false,
+            allow_http: false,
+            attempt_timeout: Duration::from_secs(10),
         }
     }
 }

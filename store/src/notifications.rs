@@ -116,6 +116,18 @@ pub async fn replay(
     Ok(replayed)
 }
 
+/// Whether a target has this delivery.
+pub async fn exists(
+    tx: &Tx,
+    target: NotificationTargetId,
+    delivery: Uuid,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM notification_deliveries \
+               WHERE tenant_id = $1 AND target_id = $2 AND message_id = $3 LIMIT 1";
+    let [tenant, id] = target_key(tx, target);
+    Ok(query_one(tx.conn(), sql, [tenant, id, delivery.into()]).await?.is_some())
+}
+
 /// Ends the wait of a target after failures: a user has asked for a delivery.
 async fn attempt_soon(tx: &Tx, target: NotificationTargetId) -> Result<(), StoreError> {
     let sql =

@@ -2,8 +2,8 @@
 
 use evenkeel_api::change::ChangeResource;
 use evenkeel_domain::id::{
-    CustomConfigId, HostId, InstanceId, JoinTokenId, LocalAccountId, OsId, PolicyId, ProviderId,
-    RegionId, RepeatedScheduleId, RunId, SingleScheduleId, SiteId,
+    CustomConfigId, HostId, InstanceId, JoinTokenId, LocalAccountId, NotificationTargetId, OsId,
+    PolicyId, ProviderId, RegionId, RepeatedScheduleId, RunId, SingleScheduleId, SiteId,
 };
 use evenkeel_store::changes::{ChangeObject, EventKind, RecordedChange};
 use serde_json::Value;
@@ -25,7 +25,7 @@ const fn object_kind(
     ObjectKind { prefix, kinds, level }
 }
 
-static OBJECT_KINDS: [ObjectKind; 13] = [
+static OBJECT_KINDS: [ObjectKind; 14] = [
     object_kind(HostId::PREFIX, &["host", "host_hardware"], Some("host")),
     object_kind(
         InstanceId::PREFIX,
@@ -43,6 +43,7 @@ static OBJECT_KINDS: [ObjectKind; 13] = [
     object_kind(CustomConfigId::PREFIX, &["custom_config"], None),
     object_kind(LocalAccountId::PREFIX, &["local_account"], None),
     object_kind(JoinTokenId::PREFIX, &["join_token"], None),
+    object_kind(NotificationTargetId::PREFIX, &["notification_target"], None),
 ];
 
 /// The object of what exists once per project, and the scope of the whole project.

@@ -199,6 +199,7 @@ pub(super) const NUMBERED_KIND: MetricLabel = closed(
         "instance",
         "join_token",
         "local_account",
+        "notification_target",
         "os",
         "policy",
         "provider",
@@ -208,7 +209,7 @@ pub(super) const NUMBERED_KIND: MetricLabel = closed(
         "single_schedule",
         "site",
     ],
-    "Kind of resource: `custom_config`, `host`, `instance`, `join_token`, `local_account`, `os`, `policy`, `provider`, `region`, `repeated_schedule`, `run`, `single_schedule` or `site`",
+    "Kind of resource: `custom_config`, `host`, `instance`, `join_token`, `local_account`, `notification_target`, `os`, `policy`, `provider`, `region`, `repeated_schedule`, `run`, `single_schedule` or `site`",
 );
 pub(super) const CYCLE_OUTCOME: MetricLabel =
     closed("outcome", &["succeeded", "partial", "failed"], "`succeeded`, `partial` or `failed`");
@@ -266,6 +267,11 @@ pub(super) const RUN_RESULT: MetricLabel = closed(
     "result",
     &["succeeded", "failed", "reverted", "cancelled", "abandoned"],
     "`succeeded`, `failed`, `reverted`, `cancelled` or `abandoned`",
+);
+pub(super) const NOTIFICATION_RESULT: MetricLabel = closed(
+    "result",
+    &["delivered", "failed", "dead"],
+    "`delivered`, `failed` (another attempt follows) or `dead` (none follows, unless a user replays it)",
 );
 pub(super) const CREDENTIAL_KIND: MetricLabel =
     closed("kind", &["join_token", "operator_token"], "`join_token` or `operator_token`");

@@ -4,10 +4,10 @@ use super::labels::{
     AGED_DATA, AGENT_CALL, CALL_OUTCOME, CERTIFICATE, CHANGE_WATCHER_END, CONNECTION_SHARE,
     CREDENTIAL_KIND, CYCLE_OUTCOME, FETCH_OUTCOME, FILE_OUTCOME, FINDING_KIND, GRPC_CODE,
     GRPC_METHOD, HANDSHAKE_OUTCOME, HOST_STATUS, HOUSEKEEPING_STEP, HTTP_METHOD, HTTP_STATUS,
-    LIMIT_SCOPE, LIMITED_AMOUNT, LISTENER, NUMBERED_KIND, OPEN_RUN_STATE, OS_REQUEST_OUTCOME,
-    POLL_RESULT, POOL_STATE, PROTOCOL, REBUILD_REASON, REFUSAL_KIND, REGISTRY, RELOAD_OUTCOME,
-    RELOADED_FILE, REMOVED_ROWS, REVISION, ROUTE, RUN_EVENT, RUN_RESULT, SCHEMA_STEP, STALE_REASON,
-    VERSION, WAKEUP_REASON,
+    LIMIT_SCOPE, LIMITED_AMOUNT, LISTENER, NOTIFICATION_RESULT, NUMBERED_KIND, OPEN_RUN_STATE,
+    OS_REQUEST_OUTCOME, POLL_RESULT, POOL_STATE, PROTOCOL, REBUILD_REASON, REFUSAL_KIND, REGISTRY,
+    RELOAD_OUTCOME, RELOADED_FILE, REMOVED_ROWS, REVISION, ROUTE, RUN_EVENT, RUN_RESULT,
+    SCHEMA_STEP, STALE_REASON, VERSION, WAKEUP_REASON,
 };
 use super::metric::{MetricDescription, MetricGroup, MetricKind, metric};
 use MetricKind::{Counter, Gauge, Histogram};
@@ -339,6 +339,12 @@ const RUNS: &[MetricDescription] = &[
         "Events of runs that changed the state of the run.",
     ),
     metric("evenkeel_silent_nodes_total", Counter, &[], "Nodes that became silent."),
+    metric(
+        "evenkeel_notification_deliveries_total",
+        Counter,
+        &[NOTIFICATION_RESULT],
+        "Attempts to deliver notifications to webhooks. Deliveries that newer ones replaced, and overdue ones, count as `dead` without an attempt.",
+    ),
     metric(
         "evenkeel_housekeeping_removed_rows_total",
         Counter,

@@ -50,6 +50,7 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
         "reqwest",
         &[
             "auth/src/provider.rs",
+            "maintenance-manager/src/notifications/sender.rs",
             "registry/src/oci",
             "cli/",
             "server/tests/",

@@ -1,0 +1,294 @@
+//! `notification-targets`: webhooks that receive the notifications of a project.
+
+use evenkeel_api::notification::{
+    NotificationReplayInput, NotificationReplayResult, NotificationTargetInput,
+    NotificationTargetList, NotificationTargetResource, NotificationTestResult,
+};
+use evenkeel_api::{Empty, Timestamps};
+use evenkeel_domain::Time;
+use evenkeel_domain::id::NotificationTargetId;
+use evenkeel_domain::notification::{
+    MAX_TARGETS_PER_PROJECT, NotificationEvent, NotificationTarget, NotificationTargetSpec,
+    WebhookSecret, WebhookUrl,
+};
+use evenkeel_domain::text::Name;
+use evenkeel_store::notifications::{self, ReplaySelection};
+use evenkeel_store::{StoreError, notification_targets};
+use uuid::Uuid;
+
+use crate::call::{Call, parse_resource_id};
+use crate::extract::{Json, Params, Path};
+use crate::listing::short_list::{PageParams, PageQuery};
+use crate::problem::Problem;
+use crate::shape::{Answer, InProject, Item};
+
+/// List notification targets
+///
+/// Returns the targets by ID, without their secrets. The list has no `filter` and no `orderBy`.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/notification-targets", tag = "notifications",
+    params(InProject, PageParams),
+    responses((status = 200, description = "The targets, by id.", body = NotificationTargetList), Problem),
+)]
+pub async fn list_notification_targets(
+    call: Call,
+    params: Params,
+) -> Answer<NotificationTargetList> {
+    let page = PageQuery::from_params(&params)?;
+    let tx = call.read().await?;
+    let part = page.paginate(notification_targets::all(&tx).await?);
+    Ok(Json(NotificationTargetList {
+        notification_targets: part.items.iter().map(resource).collect(),
+        total_elements: part.total_elements,
+        has_next: part.has_next,
+        next_page_token: part.next_page_token,
+    }))
+}
+
+/// Create a notification target
+///
+/// Only this response contains the secret, with which the receiver verifies messages. The server
+/// checks the address of the URL when it delivers; request a test to see whether it is accepted.
+///
+/// The server refuses a name that another target of the project has, and more than 20 targets
+/// (`failed-precondition`).
+#[utoipa::path(
+    post, path = "/v1/projects/{projectName}/notification-targets", tag = "notifications", params(InProject),
+    request_body = NotificationTargetInput,
+    responses(
+        (status = 200, description = "The target, including its secret.", body = NotificationTargetResource),
+        Problem,
+    ),
+)]
+pub async fn create_notification_target(
+    call: Call,
+    Json(body): Json<NotificationTargetInput>,
+) -> Answer<NotificationTargetResource> {
+    let spec = NotificationTargetSpec {
+        name: Name::parse_given("name", &body.name)?,
+        url: WebhookUrl::parse("url", &body.url)?,
+        events: NotificationEvent::parse_list(&body.events)?,
+    };
+    let tx = call.write().await?;
+    tx.lock_for_change().await?;
+    let existing = notification_targets::all(&tx).await?;
+    if existing.iter().any(|target| target.spec.name == spec.name) {
+        return Err(Problem::precondition(format!(
+            "a notification target of the project has the name `{}`; choose another name",
+            spec.name
+        )));
+    }
+    if existing.len() >= MAX_TARGETS_PER_PROJECT {
+        return Err(Problem::precondition(format!(
+            "the project has {MAX_TARGETS_PER_PROJECT} notification targets, which is the maximum; delete one first"
+        )));
+    }
+    let secret = generate_secret()?;
+    let target = notification_targets::create(&tx, &spec, &secret, tx.database_time()).await?;
+    tx.commit().await?;
+    Ok(Json(with_secret(&target, &secret)))
+}
+
+/// Get a notification target
+///
+/// Returns the target without its secret.
+#[utoipa::path(
+    get, path = "/v1/projects/{projectName}/notification-targets/{resourceId}", tag = "notifications", params(Item),
+    responses((status = 200, description = "The target.", body = NotificationTargetResource), Problem),
+)]
+pub async fn get_notification_target(
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<NotificationTargetResource> {
+    let tx = call.read().await?;
+    let target = notification_targets::find(&tx, parse_id(&path)?).await?;
+    Ok(Json(resource(&target)))
+}
+
+/// Delete a notification target
+///
+/// Deletes the target with its deliveries. Pending ones are not delivered.
+#[utoipa::path(
+    delete, path = "/v1/projects/{projectName}/notification-targets/{resourceId}", tag = "notifications", params(Item),
+    responses((status = 200, description = "The target is deleted.", body = Empty), Problem),
+)]
+pub async fn delete_notification_target(call: Call, Path(path): Path<Item>) -> Answer<Empty> {
+    let tx = call.write().await?;
+    notification_targets::delete(&tx, parse_id(&path)?).await?;
+    tx.commit().await?;
+    Ok(Json(Empty {}))
+}
+
+/// Enable a notification target
+///
+/// New events are queued again, and pending deliveries continue at once. Events that happened while the
+/// target was disabled are not delivered.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/notification-targets/{resourceId}/enable", tag = "notifications",
+    params(Item),
+    responses((status = 200, description = "The target is enabled.", body = NotificationTargetResource), Problem),
+)]
+pub async fn enable_notification_target(
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<NotificationTargetResource> {
+    set_enabled(&call, &path, true).await
+}
+
+/// Disable a notification target
+///
+/// New events are not queued, and pending deliveries wait.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/notification-targets/{resourceId}/disable", tag = "notifications",
+    params(Item),
+    responses((status = 200, description = "The target is disabled.", body = NotificationTargetResource), Problem),
+)]
+pub async fn disable_notification_target(
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<NotificationTargetResource> {
+    set_enabled(&call, &path, false).await
+}
+
+/// Rotate the secret of a notification target
+///
+/// Only this response contains the new secret. The next attempt is signed with it, so let the receiver
+/// accept both secrets meanwhile, or disable the target first.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/notification-targets/{resourceId}/rotate-secret", tag = "notifications",
+    params(Item),
+    responses(
+        (status = 200, description = "The target, including its new secret.", body = NotificationTargetResource),
+        Problem,
+    ),
+)]
+pub async fn rotate_notification_secret(
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<NotificationTargetResource> {
+    let (tx, id) = (call.write().await?, parse_id(&path)?);
+    let secret = generate_secret()?;
+    let now = tx.database_time();
+    let target = notification_targets::replace_secret(&tx, id, &secret, now).await?;
+    tx.commit().await?;
+    Ok(Json(with_secret(&target, &secret)))
+}
+
+/// Send a test to a notification target
+///
+/// Queues a message of the type `test`, also if the target waits after failures. A target that is
+/// disabled gets it when it is enabled.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/notification-targets/{resourceId}/test", tag = "notifications", params(Item),
+    responses((status = 200, description = "The test is queued.", body = NotificationTestResult), Problem),
+)]
+pub async fn test_notification_target(
+    call: Call,
+    Path(path): Path<Item>,
+) -> Answer<NotificationTestResult> {
+    let (tx, id) = (call.write().await?, parse_id(&path)?);
+    let delivery = notifications::queue_test(&tx, id, tx.database_time()).await?;
+    tx.commit().await?;
+    Ok(Json(NotificationTestResult { notification_id: delivery.to_string() }))
+}
+
+/// Send deliveries again
+///
+/// Sends one delivery of the target, or all whose events are in a range of time, with the same IDs.
+/// Only deliveries that have ended are sent again, and only within 30 days.
+///
+/// The server refuses a body that names neither a delivery nor a range, or both, and a range that ends
+/// before it begins (`invalid-argument`). For a delivery that the target does not have the problem is
+/// `not-found`.
+#[utoipa::path(
+    put, path = "/v1/projects/{projectName}/notification-targets/{resourceId}/replay", tag = "notifications",
+    params(Item), request_body = NotificationReplayInput,
+    responses((status = 200, description = "The deliveries are pending.", body = NotificationReplayResult), Problem),
+)]
+pub async fn replay_notifications(
+    call: Call,
+    Path(path): Path<Item>,
+    Json(body): Json<NotificationReplayInput>,
+) -> Answer<NotificationReplayResult> {
+    let (tx, id) = (call.write().await?, parse_id(&path)?);
+    let now = tx.database_time();
+    let selection = parse_selection(&body, now)?;
+    let replayed = notifications::replay(&tx, id, selection, now).await?;
+    if let (0, ReplaySelection::One(delivery)) = (replayed, selection) {
+        check_delivery_of(&tx, id, delivery).await?;
+    }
+    tx.commit().await?;
+    Ok(Json(NotificationReplayResult { replayed }))
+}
+
+/// A pending delivery is not replayed, but exists.
+async fn check_delivery_of(
+    tx: &evenkeel_store::Tx,
+    target: NotificationTargetId,
+    delivery: Uuid,
+) -> Result<(), Problem> {
+    if notifications::exists(tx, target, delivery).await? {
+        return Ok(());
+    }
+    Err(StoreError::NotFound { what: notifications::RESOURCE }.into())
+}
+
+fn parse_selection(body: &NotificationReplayInput, now: Time) -> Result<ReplaySelection, Problem> {
+    match (&body.notification_id, body.since, body.until) {
+        (Some(id), None, None) => {
+            let id =
+                id.parse().map_err(|_| Problem::invalid("notificationId", "must be a UUID"))?;
+            Ok(ReplaySelection::One(id))
+        }
+        (None, Some(since), until) => {
+            let until = until.unwrap_or(now);
+            if until < since {
+                return Err(Problem::invalid("until", "must not be before `since`"));
+            }
+            Ok(ReplaySelection::EventsBetween(since, until))
+        }
+        (None, None, _) => Err(Problem::invalid("since", "name a `notificationId` or `since`")),
+        (Some(_), ..) => Err(Problem::invalid("notificationId", "excludes `since` and `until`")),
+    }
+}
+
+async fn set_enabled(
+    call: &Call,
+    path: &Item,
+    enabled: bool,
+) -> Answer<NotificationTargetResource> {
+    let (tx, id) = (call.write().await?, parse_id(path)?);
+    let now = tx.database_time();
+    let target = notification_targets::set_enabled(&tx, id, enabled, now).await?;
+    tx.commit().await?;
+    Ok(Json(resource(&target)))
+}
+
+fn parse_id(path: &Item) -> Result<NotificationTargetId, Problem> {
+    parse_resource_id(notification_targets::RESOURCE, &path.resource_id)
+}
+
+fn generate_secret() -> Result<WebhookSecret, Problem> {
+    let key = evenkeel_auth::generate_webhook_key::<{ WebhookSecret::BYTES }>();
+    let key = key.map_err(|error| {
+        tracing::error!(%error, "cannot create the secret of a webhook");
+        Problem::internal()
+    })?;
+    Ok(WebhookSecret::from_bytes(key.to_vec()))
+}
+
+fn with_secret(target: &NotificationTarget, secret: &WebhookSecret) -> NotificationTargetResource {
+    NotificationTargetResource { secret: Some(secret.reveal_text()), ..resource(target) }
+}
+
+fn resource(target: &NotificationTarget) -> NotificationTargetResource {
+    NotificationTargetResource {
+        resource_id: target.id.to_string(),
+        name: target.spec.name.to_string(),
+        url: target.spec.url.as_str().to_owned(),
+        events: target.spec.events.iter().map(ToString::to_string).collect(),
+        enabled: target.enabled,
+        secret: None,
+        timestamps: Some(Timestamps::new(target.created_at, target.updated_at)),
+    }
+}

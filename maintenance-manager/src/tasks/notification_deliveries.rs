@@ -1,0 +1,250 @@
+//! Delivers notifications to webhooks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_domain::Time;
+use evenkeel_domain::notification::{MAX_PENDING_DELIVERIES, retry_delay};
+use evenkeel_kit::chain::chain;
+use evenkeel_store::notifications::queue::{self, ClaimedTarget, PendingDelivery};
+use evenkeel_store::{Store, StoreError};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::notifications::message::SignedMessage;
+use crate::notifications::sender::{DeliveryError, WebhookSender};
+use crate::outage::Outage;
+use crate::settings::NotificationSettings;
+
+/// The interval at which due targets are claimed. A claim is one statement.
+const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The number of claims between two passes that look for stopped assignments, and that end and remove
+/// old deliveries.
+const CLAIMS_PER_MAINTENANCE: u32 = 30;
+
+/// Maximum number of targets that this process delivers to at once. Each needs one connection and the
+/// memory of one message.
+const MAX_CONCURRENT_TARGETS: usize = 16;
+
+/// Maximum number of messages that a target gets before others get their turn.
+const MAX_DELIVERIES_PER_CLAIM: usize = 100;
+
+/// Maximum number of rows that one statement changes.
+const BATCH_SIZE: u32 = 1_000;
+
+/// How long ended deliveries are listed and can be replayed.
+const DELIVERY_RETENTION: TimeDelta = TimeDelta::days(30);
+
+/// Delivers notifications. Several replicas may run it at the same time: a lease lets one of them
+/// deliver to a target. A target that does not answer occupies one of the concurrent deliveries for the
+/// time of an attempt, and then waits.
+#[derive(Clone, Debug)]
+pub struct NotificationDeliveries {
+    store: Store,
+    settings: NotificationSettings,
+    outage: Arc<Outage>,
+}
+
+/// What the deliveries of a pass need.
+#[derive(Clone, Debug)]
+struct DeliveryWorker {
+    store: Store,
+    sender: WebhookSender,
+}
+
+impl NotificationDeliveries {
+    #[must_use]
+    pub fn new(store: Store, settings: &NotificationSettings) -> Self {
+        Self { store, settings: settings.clone(), outage: Arc::default() }
+    }
+
+    /// Shares the outage tracking with other tasks.
+    #[must_use]
+    pub(crate) fn with_outage(mut self, outage: &Arc<Outage>) -> Self {
+        self.outage = Arc::clone(outage);
+        self
+    }
+
+    /// Delivers until it is stopped. Attempts that run then are abandoned: another replica repeats
+    /// them when the lease has ended.
+    pub async fn run(self, stopping: CancellationToken) {
+        let Some(worker) = self.create_worker() else {
+            stopping.cancelled().await;
+            return;
+        };
+        let mut ticks = tokio::time::interval(CLAIM_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut running = JoinSet::new();
+        let mut claims = 0_u32;
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                Some(ended) = running.join_next() => {
+                    self.note_ended(ended);
+                    continue;
+                }
+                _ = ticks.tick() => {}
+            }
+            if claims.is_multiple_of(CLAIMS_PER_MAINTENANCE) {
+                self.outage.note_pass("notification queues", &self.maintain().await);
+            }
+            claims = claims.wrapping_add(1);
+            let free = MAX_CONCURRENT_TARGETS.saturating_sub(running.len());
+            let claimed = self.claim(free).await;
+            self.outage.note_pass("notifications", &claimed);
+            for target in claimed.unwrap_or_default() {
+                running.spawn(worker.clone().deliver_to(target));
+            }
+        }
+    }
+
+    /// Runs one pass: queues and ends what is due, and makes the due attempts. Returns the number of
+    /// messages that targets have accepted.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub async fn pass(&self) -> Result<usize, StoreError> {
+        self.maintain().await?;
+        let Some(worker) = self.create_worker() else {
+            return Ok(0);
+        };
+        let mut running = JoinSet::new();
+        for target in self.claim(MAX_CONCURRENT_TARGETS).await? {
+            running.spawn(worker.clone().deliver_to(target));
+        }
+        let mut delivered = 0;
+        while let Some(ended) = running.join_next().await {
+            if let Ok(count) = ended {
+                delivered += count?;
+            }
+        }
+        Ok(delivered)
+    }
+
+    /// None if the certificates of the system cannot be read.
+    fn create_worker(&self) -> Option<DeliveryWorker> {
+        let sender = WebhookSender::new(&self.settings).inspect_err(|error| {
+            tracing::error!(
+                error = %chain(error),
+                "notifications are not delivered: cannot create the HTTP client (are the system's CA certificates \
+                 installed?)"
+            );
+        });
+        Some(DeliveryWorker { store: self.store.clone(), sender: sender.ok()? })
+    }
+
+    fn note_ended(&self, ended: Result<Result<usize, StoreError>, tokio::task::JoinError>) {
+        match ended {
+            Ok(result) => self.outage.note_pass("notifications", &result),
+            Err(error) => tracing::error!(%error, "the delivery of notifications failed"),
+        }
+    }
+
+    async fn claim(&self, limit: usize) -> Result<Vec<ClaimedTarget>, StoreError> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let tx = self.store.fleet().await?;
+        let claimed = queue::claim(&tx, Uuid::new_v4(), tx.database_time(), limit).await?;
+        tx.commit().await?;
+        Ok(claimed)
+    }
+
+    /// Queues the stops of assignments, ends deliveries that are overdue or too many, and removes old
+    /// ones. Each is a transaction of its own, and what exceeds a batch is left to the next pass.
+    async fn maintain(&self) -> Result<(), StoreError> {
+        let tx = self.store.fleet().await?;
+        queue::queue_stops(&tx, tx.database_time(), BATCH_SIZE).await?;
+        tx.commit().await?;
+        let tx = self.store.fleet().await?;
+        let now = tx.database_time();
+        let overdue = queue::end_overdue(&tx, now, BATCH_SIZE).await?;
+        let excess = queue::end_excess(&tx, MAX_PENDING_DELIVERIES, now, BATCH_SIZE).await?;
+        tx.commit().await?;
+        if overdue + excess > 0 {
+            metrics::counter!("evenkeel_notification_deliveries_total", "result" => "dead")
+                .increment(overdue + excess);
+            tracing::warn!(overdue, excess, "notifications were not delivered");
+        }
+        let tx = self.store.fleet().await?;
+        queue::delete_ended(&tx, tx.database_time() - DELIVERY_RETENTION, BATCH_SIZE).await?;
+        tx.commit().await
+    }
+}
+
+impl DeliveryWorker {
+    /// Delivers to a claimed target until nothing is due or an attempt fails, and ends the lease.
+    /// Returns the number of messages that it has accepted.
+    async fn deliver_to(self, target: ClaimedTarget) -> Result<usize, StoreError> {
+        let mut delivered = 0;
+        for _ in 0..MAX_DELIVERIES_PER_CLAIM {
+            let Some((delivery, now)) = self.load_next(&target).await? else {
+                break;
+            };
+            let message = SignedMessage::new(&delivery, now);
+            match self.sender.send(delivery.url.as_str(), &message).await {
+                Ok(()) => {
+                    self.record_delivered(&target, &delivery).await?;
+                    delivered += 1;
+                }
+                Err(error) => {
+                    self.record_failed(&target, &delivery, &error).await?;
+                    break;
+                }
+            }
+        }
+        let tx = self.store.fleet().await?;
+        queue::release(&tx, &target).await?;
+        tx.commit().await?;
+        Ok(delivered)
+    }
+
+    /// No transaction is open while an attempt runs.
+    async fn load_next(
+        &self,
+        target: &ClaimedTarget,
+    ) -> Result<Option<(PendingDelivery, Time)>, StoreError> {
+        let tx = self.store.fleet().await?;
+        let now = tx.database_time();
+        let next = queue::load_next(&tx, target, now).await?;
+        tx.commit().await?;
+        Ok(next.map(|delivery| (delivery, now)))
+    }
+
+    async fn record_delivered(
+        &self,
+        target: &ClaimedTarget,
+        delivery: &PendingDelivery,
+    ) -> Result<(), StoreError> {
+        let tx = self.store.fleet().await?;
+        queue::record_delivered(&tx, target, delivery.number, tx.database_time()).await?;
+        tx.commit().await?;
+        metrics::counter!("evenkeel_notification_deliveries_total", "result" => "delivered")
+            .increment(1);
+        Ok(())
+    }
+
+    async fn record_failed(
+        &self,
+        target: &ClaimedTarget,
+        delivery: &PendingDelivery,
+        error: &DeliveryError,
+    ) -> Result<(), StoreError> {
+        let tx = self.store.fleet().await?;
+        let now = tx.database_time();
+        let retry_at = now + retry_delay(delivery.failures.saturating_add(1), rand::random());
+        let (number, times) = (delivery.number, (now, retry_at));
+        let is_dead = queue::record_failed(&tx, target, number, &error.to_string(), times).await?;
+        tx.commit().await?;
+        let result = if is_dead { "dead" } else { "failed" };
+        metrics::counter!("evenkeel_notification_deliveries_total", "result" => result)
+            .increment(1);
+        tracing::debug!(project = %target.tenant, target = %target.target, %error, is_dead, "an attempt failed");
+        Ok(())
+    }
+}
