@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::statuses::operations;
 use crate::test_server::{
-    Caller, ID_PLACEHOLDERS, SSH_KEY, TestServer, nightly, os_body, resource_id, with_registries,
+    Caller, ID_PLACEHOLDERS, SSH_KEY, TestServer, nightly, notification_target, os_body,
+    resource_id, with_registries,
 };
 
 /// Ids by the part of a path that precedes them.
@@ -132,6 +133,8 @@ async fn create_one_of_each(server: &TestServer, n: usize, outer: &str) -> Ids {
     let [single, repeated] = create_schedules(server, n, &host, [&region, &site]).await;
     let token = json!({"name": format!("rack {n}")});
     let token = create(server, "join-tokens", token).await;
+    let target = notification_target(&format!("chat {n}"));
+    let target = create(server, "notification-targets", target).await;
     let run = server.create_run(&instance, &policy).await.to_string();
     let assignment = json!({"osUpdatePolicyId": policy, "maxConcurrent": 2});
     for (what, body) in [
@@ -157,6 +160,7 @@ async fn create_one_of_each(server: &TestServer, n: usize, outer: &str) -> Ids {
         ("/providers/", provider),
         ("/customConfigs/", config),
         ("/localAccounts/", account),
+        ("/notification-targets/", target),
         ("/changes/", server.newest_change().await),
     ]
 }

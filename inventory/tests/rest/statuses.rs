@@ -10,8 +10,8 @@ use evenkeel_store::hosts::{self, JoinRequest};
 use serde_json::{Value, json};
 
 use crate::test_server::{
-    Caller, ResourceIds, SSH_KEY, TestServer, UUID, legacy_path, nightly, os_body, read_json,
-    with_registries,
+    Caller, ResourceIds, SSH_KEY, TestServer, UUID, legacy_path, nightly, notification_target,
+    os_body, read_json, with_registries,
 };
 
 /// Every operation of the document: method, path, operation.
@@ -73,6 +73,8 @@ pub fn request_body(
         "put_settings" | "patch_settings" => json!({"retentionDays": 7}),
         "put_os_settings" | "patch_os_settings" => json!({"revision": "~0.8.12"}),
         "create_join_token" => json!({}),
+        "create_notification_target" => notification_target("new"),
+        "replay_notifications" => json!({"since": "2026-03-01T12:00:00Z"}),
         "create_operator_token" => json!({"name": "nightly", "role": "viewer"}),
         "revoke_operator_subject" => json!({"subject": "mallory"}),
         "create_user" => {
@@ -115,6 +117,7 @@ fn request_order(method: &str, path: &str) -> usize {
         "providers",
         "customConfigs",
         "localAccounts",
+        "notification-targets",
         "policies",
         "hosts",
         "compute/os",
@@ -334,6 +337,10 @@ async fn not_found_messages_use_the_names_of_eim() {
         ("pauses/project", "pause not found"),
         ("compute/instances/inst-00000000/order", "instance_resource not found"),
         ("join-tokens/jointoken-00000000", "join_token_resource not found"),
+        (
+            "notification-targets/notificationtarget-00000000",
+            "notification_target_resource not found",
+        ),
     ] {
         let (got, problem) = server.request(&format!("GET {path}"), None).await;
         assert_eq!((got, &problem["message"]), (StatusCode::NOT_FOUND, &json!(message)), "{path}");

@@ -225,6 +225,7 @@ impl TestServer {
         let repeated = resource_id(&self.expect_ok("POST schedules/repeated", repeated).await);
         let token = Some(json!({"name": "racks"}));
         let token = resource_id(&self.expect_ok("POST join-tokens", token).await);
+        let target = self.post("notification-targets", notification_target("chat")).await;
         let [provider, config, account] = self.seed_provisioning().await;
         let run = self.create_run(&instance, &policy).await.to_string();
         ResourceIds {
@@ -241,6 +242,7 @@ impl TestServer {
             provider,
             config,
             account,
+            notification_target: resource_id(&target),
             change: self.newest_change().await,
         }
     }
@@ -440,4 +442,9 @@ pub async fn read_text(response: Response<Body>) -> (StatusCode, String) {
     let status = response.status();
     let bytes = response.into_body().collect().await.expect("a body").to_bytes();
     (status, String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Body of a new notification target.
+pub fn notification_target(name: &str) -> Value {
+    json!({"name": name, "url": "https://hooks.example/evenkeel", "events": ["run-failed"]})
 }

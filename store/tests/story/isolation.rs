@@ -11,6 +11,9 @@ use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::hardware::Hardware;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::instance::Instance;
+use evenkeel_domain::notification::{
+    NotificationEvent, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+};
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::package::ObservedVersion;
 use evenkeel_domain::pause::{Pause, PauseScope};
@@ -25,7 +28,8 @@ use evenkeel_store::schedules::{self, repeated};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
     Store, contacts, contents, daily_usage, hardware, join_tokens, limit_usage, node_tokens, nodes,
-    orders, os_details, os_reports, os_settings, package_versions, pauses, runs, settings,
+    notification_targets, notifications, orders, os_details, os_reports, os_settings,
+    package_versions, pauses, runs, settings,
 };
 
 use crate::day_zero;
@@ -78,6 +82,10 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
         may_replace_eim_agents: false,
     };
     join_tokens::create(&tx, &token, token_digest(tenant), NOON).await.expect("a token");
+    let secret = WebhookSecret::from_bytes(vec![1; WebhookSecret::BYTES]);
+    let target = notification_targets::create(&tx, &webhook("chat"), &secret, NOON);
+    let target = target.await.expect("a target");
+    notifications::queue_test(&tx, target.id, NOON).await.expect("queued");
     tx.commit().await.expect("committed");
     let tx = store.fleet().await.expect("a transaction");
     contacts::record_contacts(&tx, vec![contact(tenant, instance.id, NOON)], NOON)
@@ -86,7 +94,21 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     let charge = ProjectCharge { tenant, amount: "runs", cost: COST };
     daily_usage::charge_projects(&tx, &[charge]).await.expect("charged");
     tx.commit().await.expect("committed");
+    let stop = format!(
+        "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
+         INSERT INTO notified_stops VALUES ('{tenant}', 'project', 0, now()); END $$"
+    );
+    store.execute_unprepared(&stop).await.expect("recorded");
     ChangeSealer::new(store.clone()).pass().await.expect("sealed");
+}
+
+/// A webhook for failed runs.
+fn webhook(name: &str) -> NotificationTargetSpec {
+    NotificationTargetSpec {
+        name: Name::parse("name", name).expect("a name"),
+        url: WebhookUrl::parse("url", "https://hooks.example/").expect("a URL"),
+        events: vec![NotificationEvent::RunFailed],
+    }
 }
 
 /// Creates an imported image, a catalogue selection and a report.

@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::statuses::{operations, required_query};
 use crate::test_server::{
-    Caller, ResourceIds, SSH_KEY, TestServer, has_id_placeholder, nightly, os_body, resource_id,
+    Caller, ResourceIds, SSH_KEY, TestServer, has_id_placeholder, nightly, notification_target,
+    os_body, resource_id,
 };
 
 /// Number of resources of each kind in a project.
@@ -104,6 +105,8 @@ impl TestProject {
         let repeated = self.create(server, "schedules/repeated", repeated).await;
         let token = json!({"name": format!("{mark}-token-{n}")});
         let token = self.create(server, "join-tokens", token).await;
+        let target = notification_target(&format!("{mark}-chat-{n}"));
+        let notification_target = self.create(server, "notification-targets", target).await;
         let host_name = format!("{mark}-{n}");
         let run =
             server.create_run_in(self.tenant, &host_name, &instance, &policy).await.to_string();
@@ -123,6 +126,7 @@ impl TestProject {
             provider,
             config,
             account,
+            notification_target,
             change,
         };
         self.seed_update_controls(server, &resources).await;

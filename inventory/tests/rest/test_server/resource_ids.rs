@@ -16,6 +16,7 @@ pub struct ResourceIds {
     pub provider: String,
     pub config: String,
     pub account: String,
+    pub notification_target: String,
     /// The newest change of the project after the others were created.
     pub change: String,
 }
@@ -40,6 +41,7 @@ impl ResourceIds {
             ("/providers/", &self.provider),
             ("/customConfigs/", &self.config),
             ("/localAccounts/", &self.account),
+            ("/notification-targets/", &self.notification_target),
         ]
         .into_iter()
         .find_map(|(part, id)| path.contains(part).then_some(id.as_str()));

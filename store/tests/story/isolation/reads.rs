@@ -16,9 +16,10 @@ use evenkeel_store::related::{Related, RelatedIds};
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
     StoreError, Tx, assignments, changes, contacts, contents, custom_configs, decisions, hardware,
-    hosts, instances, join_tokens, listing, local_accounts, node_tokens, nodes, orders, os_details,
-    os_profiles, os_reports, os_settings, package_versions, pauses, policies, providers, regions,
-    related, runs, schedules, settings, sites,
+    hosts, instances, join_tokens, listing, local_accounts, node_tokens, nodes,
+    notification_targets, notifications, orders, os_details, os_profiles, os_reports, os_settings,
+    package_versions, pauses, policies, providers, regions, related, runs, schedules, settings,
+    sites,
 };
 use uuid::Uuid;
 
@@ -168,6 +169,10 @@ async fn read_day_zero(tx: &Tx, data: &ProjectData) -> FunctionResults {
         join_tokens::find => (tx, data.token);
         join_tokens::all => (tx);
         join_tokens::lock => (tx, token_digest(data.tenant));
+        notification_targets::find => (tx, data.target);
+        notification_targets::all => (tx);
+        notifications::list => (tx, None);
+        notifications::exists => (tx, data.target, data.delivery);
     }
 }
 

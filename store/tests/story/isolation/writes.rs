@@ -7,6 +7,7 @@ use evenkeel_domain::host::{HostState, InvalidationNote};
 use evenkeel_domain::instance::{InstanceKind, NewInstance};
 use evenkeel_domain::join_token::JoinTokenSpec;
 use evenkeel_domain::location::{RegionSpec, SiteSpec};
+use evenkeel_domain::notification::WebhookSecret;
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::os::{OsSpec, SecurityFeature};
 use evenkeel_domain::package::ObservedVersion;
@@ -22,16 +23,18 @@ use evenkeel_store::hosts::{HostChange, JoinRequest};
 use evenkeel_store::image_series::ImageSeries;
 use evenkeel_store::instances::InstanceChange;
 use evenkeel_store::node_tokens::NodeToken;
+use evenkeel_store::notifications::ReplaySelection;
 use evenkeel_store::runs::{EventBatch, Subject};
 use evenkeel_store::schedules::repeated;
 use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::{
     StoreError, Tx, assignments, changes, contents, custom_configs, daily_usage, hardware, hosts,
-    image_series, instances, join_tokens, limit_usage, local_accounts, node_tokens, nodes, orders,
-    os_details, os_profiles, os_reports, os_settings, package_versions, pauses, policies,
-    providers, regions, runs, schedules, settings, sites,
+    image_series, instances, join_tokens, limit_usage, local_accounts, node_tokens, nodes,
+    notification_targets, notifications, orders, os_details, os_profiles, os_reports, os_settings,
+    package_versions, pauses, policies, providers, regions, runs, schedules, settings, sites,
 };
 
+use super::webhook;
 use super::wrong_tenant::ProjectData;
 use crate::fixtures::{NOON, bookworm, numbered_record, registration, window};
 use crate::os_details::{edge, finding, report, selection};
@@ -62,6 +65,9 @@ pub async fn call_write(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult 
     if let Some(done) = write_schedules(name, tx, data).await {
         return Some(done);
     }
+    if let Some(done) = write_notifications(name, tx, data).await {
+        return Some(done);
+    }
     if let Some(done) = use_change_log(name, tx).await {
         return Some(done);
     }
@@ -80,6 +86,27 @@ async fn use_change_log(name: &str, tx: &Tx) -> WriteResult {
             let cursor = "c1-0-0-0-0-0".parse().expect("a cursor");
             changes::has_expired(tx, &cursor).await.map(|expired| assert!(expired))
         }
+        _ => return None,
+    })
+}
+
+async fn write_notifications(name: &str, tx: &Tx, data: &ProjectData) -> WriteResult {
+    let (target, secret) = (data.target, WebhookSecret::from_bytes(vec![2; WebhookSecret::BYTES]));
+    let all = ReplaySelection::EventsBetween(NOON, NOON);
+    Some(match name {
+        "notification_targets::create" => {
+            let created = notification_targets::create(tx, &webhook("other"), &secret, NOON).await;
+            created.map(drop)
+        }
+        "notification_targets::set_enabled" => {
+            notification_targets::set_enabled(tx, target, false, NOON).await.map(drop)
+        }
+        "notification_targets::replace_secret" => {
+            notification_targets::replace_secret(tx, target, &secret, NOON).await.map(drop)
+        }
+        "notification_targets::delete" => notification_targets::delete(tx, target).await,
+        "notifications::queue_test" => notifications::queue_test(tx, target, NOON).await.map(drop),
+        "notifications::replay" => notifications::replay(tx, target, all, NOON).await.map(drop),
         _ => return None,
     })
 }

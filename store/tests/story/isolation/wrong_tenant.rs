@@ -14,8 +14,8 @@ use evenkeel_domain::custom_config::CustomConfig;
 use evenkeel_domain::filter::Resource;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{
-    CustomConfigId, HostId, JoinTokenId, LocalAccountId, OsId, PolicyId, ProviderId, RegionId,
-    RepeatedScheduleId, SingleScheduleId, SiteId,
+    CustomConfigId, HostId, JoinTokenId, LocalAccountId, NotificationTargetId, OsId, PolicyId,
+    ProviderId, RegionId, RepeatedScheduleId, SingleScheduleId, SiteId,
 };
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::local_account::LocalAccount;
@@ -36,9 +36,10 @@ use evenkeel_store::settings::ProjectSettings;
 use evenkeel_store::testing::{fresh_store, tenant_rows, wrong_tenant};
 use evenkeel_store::{
     Store, StoreError, Tx, assignments, changes, custom_configs, hosts, instances, join_tokens,
-    limit_usage, listing, local_accounts, nodes, os_details, os_profiles, providers, regions, runs,
-    schedules, settings, sites,
+    limit_usage, listing, local_accounts, nodes, notification_targets, notifications, os_details,
+    os_profiles, providers, regions, runs, schedules, settings, sites,
 };
+use uuid::Uuid;
 
 use super::{create_everything, reads, writes};
 use crate::fixtures::{NOON, bookworm, create_project, new_attempt, parse_listing};
@@ -63,6 +64,8 @@ pub struct ProjectData {
     pub single: SingleSchedule,
     pub repeated: RepeatedSchedule,
     pub token: JoinTokenId,
+    pub target: NotificationTargetId,
+    pub delivery: Uuid,
     pub change: ChangeId,
 }
 
@@ -82,6 +85,8 @@ async fn seed_project_data(store: &Store, tenant: TenantId) -> ProjectData {
     let input = load_decision_input(&tx, &host, &node, &PlanningLimits::default(), look).await;
     let run = runs::find_open(&tx, instance.id).await.expect("answered");
     let tokens = join_tokens::all(&tx).await.expect("tokens");
+    let targets = notification_targets::all(&tx).await.expect("targets");
+    let deliveries = notifications::list(&tx, None).await.expect("deliveries");
     let region = RegionId::from_bits(first_id(&tx, Resource::Region).await);
     let site = SiteId::from_bits(first_id(&tx, Resource::Site).await);
     let provider = ProviderId::from_bits(first_id(&tx, Resource::Provider).await);
@@ -107,6 +112,8 @@ async fn seed_project_data(store: &Store, tenant: TenantId) -> ProjectData {
         single: schedules::find(&tx, single).await.expect("a schedule"),
         repeated: repeated::find(&tx, again).await.expect("a schedule"),
         token: tokens.first().expect("a token").id,
+        target: targets.first().expect("a target").id,
+        delivery: deliveries.first().expect("a delivery").id,
         change: last_change(&tx).await,
     };
     tx.commit().await.expect("committed");
