@@ -15,6 +15,7 @@ mod isolation;
 mod layers;
 mod lists;
 mod locations;
+mod notifications;
 mod nulls;
 mod operating_systems;
 mod operator_tokens;

@@ -1,0 +1,130 @@
+//! Webhooks of a project, and the list of deliveries.
+
+use serde_json::{Value, json};
+
+use crate::test_server::{Caller, TestServer, notification_target, resource_id};
+
+/// Creates a target and returns its path and its secret.
+async fn create(server: &TestServer, name: &str) -> (String, String) {
+    let created = server.post("notification-targets", notification_target(name)).await;
+    let secret = created["secret"].as_str().expect("a secret").to_owned();
+    (format!("notification-targets/{}", resource_id(&created)), secret)
+}
+
+#[tokio::test]
+async fn the_secret_of_a_target_is_shown_once_and_can_be_rotated() {
+    let server = TestServer::new().await;
+    let (path, secret) = create(&server, "chat").await;
+    assert!(secret.starts_with("whsec_") && secret.len() == 50, "{secret}");
+    for shown in [server.get(&path).await, server.get("notification-targets").await] {
+        assert!(!shown.to_string().contains("whsec_"), "{shown}");
+    }
+    assert_eq!(server.get(&path).await["secret"], Value::Null);
+    let rotated = server.expect_ok(&format!("PUT {path}/rotate-secret"), None).await;
+    let new = rotated["secret"].as_str().expect("a secret");
+    assert_ne!(new, secret);
+    // The change log has the changes of the target without its secrets.
+    let changes = server.get("changes?kind=notification_target").await;
+    assert_eq!(changes["changes"].as_array().expect("changes").len(), 2, "{changes}");
+    assert!(!changes.to_string().contains("\"secret\""), "{changes}");
+}
+
+#[tokio::test]
+async fn a_target_is_disabled_enabled_and_deleted() {
+    let server = TestServer::new().await;
+    let (path, _) = create(&server, "chat").await;
+    assert_eq!(server.get(&path).await["events"], json!(["run-failed"]));
+    for (verb, enabled) in [("disable", false), ("disable", false), ("enable", true)] {
+        let changed = server.expect_ok(&format!("PUT {path}/{verb}"), None).await;
+        assert_eq!(changed["enabled"], enabled, "{verb}");
+    }
+    server.expect_ok(&format!("DELETE {path}"), None).await;
+    for what in ["GET", "DELETE"] {
+        server.expect_problem(&format!("{what} {path}"), None, 404, json!({})).await;
+    }
+    for verb in ["enable", "disable", "rotate-secret", "test"] {
+        server.expect_problem(&format!("PUT {path}/{verb}"), None, 404, json!({})).await;
+    }
+}
+
+#[tokio::test]
+async fn a_test_is_listed_until_the_target_is_deleted() {
+    let server = TestServer::new().await;
+    let (path, _) = create(&server, "chat").await;
+    let queued = server.expect_ok(&format!("PUT {path}/test"), None).await;
+    let list = server.get("notifications?state=pending").await;
+    let delivery = &list["notifications"][0];
+    assert_eq!(delivery["notificationId"], queued["notificationId"]);
+    assert_eq!((&delivery["event"], &delivery["attempts"]), (&json!("test"), &json!(0)));
+    for state in ["delivered", "dead"] {
+        let list = server.get(&format!("notifications?state={state}")).await;
+        assert_eq!(list["totalElements"], 0, "{state}");
+    }
+    // A pending delivery is not sent twice.
+    let one = json!({"notificationId": queued["notificationId"]});
+    let replayed = server.put(&format!("{path}/replay"), one).await;
+    assert_eq!(replayed["replayed"], 0);
+    server.expect_ok(&format!("DELETE {path}"), None).await;
+    assert_eq!(server.get("notifications").await["totalElements"], 0);
+}
+
+#[tokio::test]
+async fn bad_targets_and_replays_are_refused_with_their_field() {
+    let server = TestServer::new().await;
+    let (path, _) = create(&server, "chat").await;
+    let post = "POST notification-targets";
+    for (field, value) in [
+        ("name", json!("")),
+        ("name", json!("a\u{7}")),
+        ("url", json!("hooks.example")),
+        ("url", json!("https://user:password@hooks.example/")),
+        ("events", json!([])),
+        ("events", json!(["test"])),
+        ("events", json!(["run-failed", "sunset"])),
+    ] {
+        let mut body = notification_target("other");
+        body[field] = value;
+        server.expect_problem(post, Some(body), 400, json!({"field": field})).await;
+    }
+    let taken = Some(notification_target("chat"));
+    server.expect_problem(post, taken, 400, json!({"code": "FailedPrecondition"})).await;
+    let replay = format!("PUT {path}/replay");
+    let id = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+    let (noon, later) = ("2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z");
+    for (field, body) in [
+        ("since", json!({})),
+        ("since", json!({"until": noon})),
+        ("until", json!({"since": later, "until": noon})),
+        ("notificationId", json!({"notificationId": "all"})),
+        ("notificationId", json!({"notificationId": id, "since": noon})),
+    ] {
+        server.expect_problem(&replay, Some(body), 400, json!({"field": field})).await;
+    }
+    let unknown = Some(json!({"notificationId": id}));
+    server.expect_problem(&replay, unknown, 404, json!({})).await;
+    let state = "GET notifications?state=lost";
+    server.expect_problem(state, None, 400, json!({"parameter": "state"})).await;
+}
+
+#[tokio::test]
+async fn a_project_has_at_most_twenty_targets() {
+    let server = TestServer::new().await;
+    for n in 0..20 {
+        create(&server, &format!("chat {n}")).await;
+    }
+    let more = Some(notification_target("one more"));
+    let refused = json!({"code": "FailedPrecondition"});
+    server.expect_problem("POST notification-targets", more, 400, refused).await;
+}
+
+#[tokio::test]
+async fn readers_see_targets_and_change_none() {
+    let server = TestServer::new().await;
+    let (path, _) = create(&server, "chat").await;
+    let reader = server.client_of(Caller::Reader);
+    assert_eq!(reader.get(&path).await["name"], "chat");
+    for verb in ["enable", "disable", "rotate-secret", "test"] {
+        reader.expect_problem(&format!("PUT {path}/{verb}"), None, 403, json!({})).await;
+    }
+    reader.expect_problem(&format!("DELETE {path}"), None, 403, json!({})).await;
+}

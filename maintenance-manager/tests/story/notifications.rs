@@ -1,0 +1,284 @@
+//! Notifications: which events are queued, and how their delivery behaves with good and bad webhooks.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::id::NotificationTargetId;
+use evenkeel_domain::notification::{
+    DeliveryState, NotificationEvent, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+};
+use evenkeel_domain::text::Name;
+use evenkeel_kit::Lifecycle;
+use evenkeel_maintenance_manager::{NotificationDeliveries, NotificationSettings};
+use evenkeel_store::notification_targets;
+use evenkeel_store::notifications::{self, Delivery, ReplaySelection};
+use futures_util::future::join;
+use serde_json::json;
+
+use crate::test_server::{TestNode, TestServer, downloading};
+use crate::update_limits::failed;
+use crate::webhook_target::{WebhookBehavior, WebhookTarget};
+
+const ACCEPT: WebhookBehavior = WebhookBehavior::Status(204);
+const FAIL: WebhookBehavior = WebhookBehavior::Status(500);
+
+const SECRET: [u8; WebhookSecret::BYTES] = [7; WebhookSecret::BYTES];
+
+/// Webhooks of tests are on this machine.
+fn settings() -> NotificationSettings {
+    NotificationSettings {
+        allow_private_targets: true,
+        allow_http: true,
+        attempt_timeout: Duration::from_secs(30),
+    }
+}
+
+impl TestServer {
+    fn deliveries(&self, settings: &NotificationSettings) -> NotificationDeliveries {
+        NotificationDeliveries::new(self.store.clone(), settings)
+    }
+
+    /// Runs a pass. Returns the number of accepted messages.
+    async fn deliver(&self) -> usize {
+        self.deliveries(&settings()).pass().await.expect("a pass")
+    }
+
+    /// Creates a target for all events.
+    async fn notify(&self, url: &str) -> NotificationTargetId {
+        let all = NotificationEvent::ALL.iter().copied();
+        let spec = NotificationTargetSpec {
+            name: Name::default(),
+            url: WebhookUrl::parse("url", url).expect("a URL"),
+            events: all.filter(|event| *event != NotificationEvent::Test).collect(),
+        };
+        let tx = self.tx().await;
+        let secret = WebhookSecret::from_bytes(SECRET.to_vec());
+        let target = notification_targets::create(&tx, &spec, &secret, self.now()).await;
+        tx.commit().await.expect("committed");
+        target.expect("a target").id
+    }
+
+    /// Queues tests for a target. Returns their ids.
+    async fn queue_tests(&self, target: NotificationTargetId, count: usize) -> Vec<String> {
+        let tx = self.tx().await;
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let id = notifications::queue_test(&tx, target, self.now()).await.expect("queued");
+            ids.push(id.to_string());
+        }
+        tx.commit().await.expect("committed");
+        ids
+    }
+
+    async fn notifications(&self, state: DeliveryState) -> Vec<Delivery> {
+        let tx = self.tx().await;
+        notifications::list(&tx, Some(state)).await.expect("a list")
+    }
+
+    /// Lets a run of a node fail.
+    async fn fail_run(&self, node: &TestNode) {
+        let policy = self.policy(node, "demo-hello=1.1").await;
+        self.report(node, 1, policy, &[(1, downloading()), (2, failed())]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_failed_run_a_stopped_assignment_and_a_silent_node_are_reported() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(ACCEPT).await;
+    let node = server.node().await;
+    server.fail_run(&node).await;
+    server.notify(&target.url).await;
+    assert_eq!(server.deliver().await, 0, "the project had no target for the first run");
+    server.advance_minutes(1);
+    let policy = server.create_policy("demo-hello=1.2").await;
+    server.assign(Scope::Instance(node.instance), policy, None, Some(1)).await;
+    server.report(&node, 2, policy, &[(1, downloading()), (2, failed())]).await;
+    assert_eq!(server.deliver().await, 2);
+    assert_eq!(server.silent_for(node.instance, 60).await, 1);
+    assert_eq!(server.deliver().await, 1);
+    assert_eq!(server.deliver().await, 0, "nothing is delivered twice");
+
+    let messages = target.received();
+    assert!(messages.iter().all(|message| message.is_signed_with(&SECRET)));
+    assert!(!messages[0].is_signed_with(&[8; 32]));
+    let bodies: Vec<_> = messages.iter().map(|message| message.json()).collect();
+    let types: Vec<_> = bodies.iter().map(|body| body["type"].clone()).collect();
+    assert_eq!(types, ["run-failed", "assignment-stopped", "node-silent"]);
+    let run = server.runs(&node).await[0].id.to_string();
+    let data = &bodies[0]["data"];
+    assert_eq!((&data["runId"], &data["state"]), (&json!(run), &json!("failed")));
+    assert_eq!(data["reason"], "apt-get ended with 100");
+    assert_eq!(data["hostId"], node.host.to_string());
+    assert_eq!((&data["project"], &data["failureKind"]), (&json!("default"), &json!("apply")));
+    let assignment = &bodies[1]["data"]["assignment"];
+    assert_eq!(*assignment, node.instance.to_string());
+    assert_eq!(bodies[2]["data"]["instanceId"], node.instance.to_string());
+}
+
+#[tokio::test]
+async fn a_target_that_fails_for_an_hour_gets_each_message_once_and_in_order() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(FAIL).await;
+    let id = server.notify(&target.url).await;
+    let queued = server.queue_tests(id, 5).await;
+    for _ in 0..60 {
+        assert_eq!(server.deliver().await, 0);
+        server.advance_minutes(1);
+    }
+    let attempts = target.received();
+    assert!((8..=20).contains(&attempts.len()), "{} attempts", attempts.len());
+    assert!(attempts.iter().all(|attempt| attempt.id == queued[0]), "the others wait");
+    target.set_behavior(ACCEPT);
+    server.advance_minutes(40);
+    assert_eq!(server.deliver().await, 5);
+    assert_eq!(target.accepted(), queued);
+    server.advance_minutes(40);
+    assert_eq!(server.deliver().await, 0);
+}
+
+#[tokio::test]
+async fn a_redirect_to_a_metadata_service_is_not_followed() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(WebhookBehavior::Redirect).await;
+    let id = server.notify(&target.url).await;
+    server.queue_tests(id, 1).await;
+    assert_eq!(server.deliver().await, 0);
+    let pending = server.notifications(DeliveryState::Pending).await;
+    let error = "the target answered with 307 Temporary Redirect; redirects are not followed";
+    assert_eq!((pending[0].last_error.as_str(), pending[0].attempts), (error, 1));
+    let delay = pending[0].next_attempt_at.expect("a retry") - server.now();
+    assert!((4..=6).contains(&delay.num_seconds()), "{delay}");
+}
+
+#[tokio::test]
+async fn private_addresses_and_http_are_refused_unless_settings_allow_them() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(ACCEPT).await;
+    let port = target.url.rsplit(':').next().expect("a port").to_owned();
+    let id = server.notify(&format!("http://localhost:{port}")).await;
+    let encrypted = NotificationSettings::default();
+    let public = NotificationSettings { allow_http: true, ..NotificationSettings::default() };
+    for (settings, why) in [(encrypted, "begins with http://"), (public, "has the private address")]
+    {
+        server.queue_tests(id, 1).await;
+        assert_eq!(server.deliveries(&settings).pass().await.expect("a pass"), 0);
+        let pending = server.notifications(DeliveryState::Pending).await;
+        let last = pending.last().expect("the first delivery");
+        assert!(last.last_error.contains(why), "{}", last.last_error);
+    }
+    assert!(target.received().is_empty(), "nothing was sent");
+}
+
+#[tokio::test]
+async fn a_target_that_hangs_delays_no_other() {
+    let server = TestServer::new().await;
+    let (dead, good) =
+        (WebhookTarget::start(WebhookBehavior::Hang).await, WebhookTarget::start(ACCEPT).await);
+    for url in [&dead.url, &good.url] {
+        let id = server.notify(url).await;
+        server.queue_tests(id, 1).await;
+    }
+    let life = Lifecycle::new();
+    let (deliveries, stopping) = (server.deliveries(&settings()), life.stopping());
+    let running = Lifecycle::detach(deliveries.run(stopping));
+    let delivered = async {
+        while good.accepted().is_empty() || dead.received().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    // Earlier than the time-out of the attempt that hangs.
+    tokio::time::timeout(Duration::from_secs(25), delivered).await.expect("delivered");
+    life.stop();
+    running.await.expect("stopped");
+    assert_eq!(server.notifications(DeliveryState::Pending).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_without_an_answer_ends_at_its_time_out() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(WebhookBehavior::Hang).await;
+    let id = server.notify(&target.url).await;
+    server.queue_tests(id, 1).await;
+    let attempt_timeout = Duration::from_millis(100);
+    let short = NotificationSettings { attempt_timeout, ..settings() };
+    assert_eq!(server.deliveries(&short).pass().await.expect("a pass"), 0);
+    let pending = server.notifications(DeliveryState::Pending).await;
+    assert_eq!(pending[0].last_error, "the target did not answer in time");
+}
+
+#[tokio::test]
+async fn the_oldest_of_more_than_a_thousand_pending_messages_become_dead_letters() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(FAIL).await;
+    let id = server.notify(&target.url).await;
+    let queued = server.queue_tests(id, 1_002).await;
+    server.deliver().await;
+    let dead = server.notifications(DeliveryState::Dead).await;
+    let ids: Vec<_> = dead.iter().rev().map(|delivery| delivery.id.to_string()).collect();
+    assert_eq!(ids, queued[..2]);
+    assert!(dead[0].last_error.contains("the queue of the target was full"));
+    assert_eq!(server.notifications(DeliveryState::Pending).await.len(), 1_000);
+}
+
+#[tokio::test]
+async fn a_message_is_dead_after_three_days_and_can_be_replayed() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(FAIL).await;
+    let id = server.notify(&target.url).await;
+    let queued = server.queue_tests(id, 1).await;
+    server.deliver().await;
+    server.clock.advance(TimeDelta::hours(73));
+    server.deliver().await;
+    let dead = server.notifications(DeliveryState::Dead).await;
+    assert_eq!(dead.len(), 1);
+    assert_eq!(dead[0].last_error, "the target answered with 500 Internal Server Error");
+    server.advance_minutes(60);
+    assert_eq!(server.deliver().await, 0, "no further attempt follows");
+
+    target.set_behavior(ACCEPT);
+    let tx = server.tx().await;
+    let (none, all) = (
+        ReplaySelection::EventsBetween(server.now(), server.now()),
+        ReplaySelection::EventsBetween(dead[0].event_at, server.now()),
+    );
+    for (selection, count) in [(none, 0), (all, 1), (all, 0)] {
+        let replayed = notifications::replay(&tx, id, selection, server.now()).await;
+        assert_eq!(replayed.expect("a number"), count, "{selection:?}");
+    }
+    tx.commit().await.expect("committed");
+    assert_eq!(server.deliver().await, 1);
+    assert_eq!(target.accepted(), queued, "with the same id");
+}
+
+#[tokio::test]
+async fn several_replicas_deliver_each_message_once() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(ACCEPT).await;
+    let id = server.notify(&target.url).await;
+    let queued = server.queue_tests(id, 20).await;
+    let other = NotificationDeliveries::new(server.connect().await, &settings());
+    let (here, there) = join(server.deliver(), other.pass()).await;
+    assert_eq!(here + there.expect("a pass"), 20);
+    assert_eq!(target.accepted(), queued);
+}
+
+#[tokio::test]
+async fn a_disabled_target_waits_and_gets_no_new_messages() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(ACCEPT).await;
+    let node = server.node().await;
+    let id = server.notify(&target.url).await;
+    let queued = server.queue_tests(id, 1).await;
+    for enabled in [false, true] {
+        let tx = server.tx().await;
+        notification_targets::set_enabled(&tx, id, enabled, server.now()).await.expect("changed");
+        tx.commit().await.expect("committed");
+        if !enabled {
+            server.fail_run(&node).await;
+        }
+        assert_eq!(server.deliver().await, usize::from(enabled));
+    }
+    assert_eq!(target.accepted(), queued);
+}
