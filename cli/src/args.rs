@@ -6,7 +6,8 @@ use crate::commands::{
     account::AccountCommand, assignment::AssignmentCommand, audit::Audit, completion::Completion,
     context::ContextCommand, custom_config::CustomConfigCommand, explain::Explain,
     host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
-    location::LocationCommand, login::LoginCommand, os::OsCommand, pause::Pause, pause::Resume,
+    location::LocationCommand, login::LoginCommand, notification::NotificationCommand,
+    notification_target::NotificationTargetCommand, os::OsCommand, pause::Pause, pause::Resume,
     policy::PolicyCommand, project::ProjectCommand, provider::ProviderCommand,
     region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
     token::TokenCommand, update::UpdateCommand, user::UserCommand,
@@ -103,6 +104,12 @@ pub enum Command {
     ///
     /// `evenkeel assignment resume` resumes an assignment that stopped after failures.
     Resume(Resume),
+    /// Manage notification targets: webhooks that receive the notifications of the project.
+    #[command(subcommand)]
+    NotificationTarget(NotificationTargetCommand),
+    /// Test notification targets, and list and replay deliveries.
+    #[command(subcommand)]
+    Notification(NotificationCommand),
     /// Print a shell completion script.
     Completion(Completion),
     /// Print the version.

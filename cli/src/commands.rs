@@ -14,6 +14,8 @@ pub mod location;
 pub mod login;
 pub mod logout;
 mod names;
+pub mod notification;
+pub mod notification_target;
 pub mod os;
 pub mod pause;
 pub mod policy;

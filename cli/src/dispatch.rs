@@ -98,6 +98,8 @@ async fn dispatch(
         Command::Location(command) => command.run(client, printer).await?,
         Command::JoinToken(command) => command.run(client, printer).await?,
         Command::Token(command) => command.run(client, printer).await?,
+        Command::NotificationTarget(command) => command.run(client, printer).await?,
+        Command::Notification(command) => command.run(client, printer).await?,
         Command::Whoami => print_caller(client, printer).await?,
         Command::Run(command) => return command.run(client, printer).await,
         Command::Update(command) => command.run(client, printer).await?,

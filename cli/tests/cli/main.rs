@@ -12,6 +12,7 @@ mod images;
 mod lists;
 mod locations;
 mod logins;
+mod notifications;
 mod oidc;
 mod orders;
 mod os_moving;

@@ -1,0 +1,137 @@
+//! `evenkeel notification`: deliveries to notification targets.
+
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use evenkeel_api::notification::{
+    NotificationList, NotificationReplayInput, NotificationReplayResult, NotificationResource,
+    NotificationTargetResource, NotificationTestResult,
+};
+use serde_json::json;
+
+use crate::Failure;
+use crate::client::Client;
+use crate::output::Printer;
+use crate::page::{Cell, Tone, cells};
+use crate::requests;
+use crate::resource::Resource;
+use crate::time::{PastTime, format_optional_time, format_time};
+
+/// Test notification targets, and list and replay deliveries.
+#[derive(Debug, Subcommand)]
+pub enum NotificationCommand {
+    /// Send a test to a notification target. `evenkeel notification list` shows its result.
+    Test {
+        /// ID or name of the notification target.
+        target: String,
+    },
+    /// List the newest 1,000 deliveries, the latest first.
+    List {
+        /// Only deliveries in this state.
+        #[arg(long, value_enum)]
+        state: Option<DeliveryStateOption>,
+    },
+    /// Send deliveries to a target again, with the same IDs.
+    Replay(Replay),
+}
+
+/// State of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeliveryStateOption {
+    Pending,
+    Delivered,
+    Dead,
+}
+
+impl DeliveryStateOption {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// Send deliveries to a target again, with the same IDs.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("deliveries").required(true).args(["id", "since"]),
+    after_help = "Examples:\n  \
+        evenkeel notification replay chat --since 6h\n  \
+        evenkeel notification replay chat --id 3f2504e0-4f89-41d3-9a0c-0305e82c3301",
+)]
+pub struct Replay {
+    /// ID or name of the notification target.
+    target: String,
+    /// ID of one delivery.
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// All deliveries with events since this time: an age such as `2h`, or a time such as
+    /// `2026-01-31T22:00:00Z`.
+    #[arg(long, value_name = "TIME")]
+    since: Option<PastTime>,
+    /// Only deliveries with events until this time, as --since [default: now].
+    #[arg(long, value_name = "TIME", requires = "since", conflicts_with = "id")]
+    until: Option<PastTime>,
+}
+
+const HEADER: &[&str] = &["ID", "TARGET", "EVENT", "TIME", "STATE", "ATTEMPTS", "NEXT", "ERROR"];
+
+impl NotificationCommand {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Test { target } => {
+                let path = action_path(client, &target, "test").await?;
+                let queued: NotificationTestResult = client.replace(&path, &json!({})).await?;
+                printer.print_result("test", &queued.notification_id, "queued")
+            }
+            Self::List { state } => {
+                let params: Vec<(&'static str, String)> =
+                    state.map(|state| ("state", state.name().to_owned())).into_iter().collect();
+                let list: NotificationList =
+                    client.get_with_params("notifications", &params).await?;
+                let all = &list.notifications;
+                let ids = all.iter().map(|delivery| delivery.notification_id.as_str());
+                printer.print_rows(all, ids, HEADER, all.iter().map(build_row))
+            }
+            Self::Replay(replay) => replay.run(client, printer).await,
+        }
+    }
+}
+
+impl Replay {
+    async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        let now = printer.now();
+        let body = NotificationReplayInput {
+            notification_id: self.id,
+            since: self.since.map(|time| time.instant(now)),
+            until: self.until.map(|time| time.instant(now)),
+        };
+        let path = action_path(client, &self.target, "replay").await?;
+        let result: NotificationReplayResult = client.replace(&path, &body).await?;
+        printer.print_result("deliveries:", &result.replayed.to_string(), "queued again")
+    }
+}
+
+/// Path of an action of a target, by its ID or name.
+async fn action_path(client: &Client, target: &str, action: &str) -> Result<String, Failure> {
+    let id = requests::resolve_id::<NotificationTargetResource>(client, target).await?;
+    Ok(format!("{}/{action}", NotificationTargetResource::address(&id)))
+}
+
+fn build_row(delivery: &NotificationResource) -> Vec<Cell> {
+    let tone = match delivery.state.as_str() {
+        "delivered" => Tone::Good,
+        "dead" => Tone::Bad,
+        _ => Tone::Plain,
+    };
+    cells![
+        delivery.notification_id.as_str(),
+        delivery.target_id.as_str(),
+        delivery.event.as_str(),
+        format_time(delivery.event_at),
+        Cell::toned(delivery.state.as_str(), tone),
+        delivery.attempts.to_string(),
+        format_optional_time(delivery.next_attempt_at),
+        delivery.last_error.as_str()
+    ]
+}

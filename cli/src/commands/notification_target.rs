@@ -1,0 +1,134 @@
+//! `evenkeel notification-target`: webhooks that receive notifications.
+
+use clap::Subcommand;
+use evenkeel_api::notification::{NotificationTargetInput, NotificationTargetResource};
+use evenkeel_api::timestamps::Timestamps;
+use serde_json::json;
+
+use crate::Failure;
+use crate::client::Client;
+use crate::listing::{self, LimitOptions};
+use crate::output::Printer;
+use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::requests::{self, ResourceArg};
+use crate::resource::{Resource, ResourceKind};
+
+/// Manage notification targets: webhooks that receive the notifications of the project.
+#[derive(Debug, Subcommand)]
+pub enum NotificationTargetCommand {
+    /// Create a notification target. Its secret is shown only once.
+    #[command(after_help = "Examples:\n  \
+        evenkeel notification-target create chat --url https://hooks.example/evenkeel --event run-failed\n  \
+        evenkeel notification-target create pager --url https://pager.example/hook \\\n    \
+        --event assignment-stopped,node-silent,sync-failed")]
+    Create {
+        /// Name of the target; unique in the project.
+        name: String,
+        /// URL that receives the messages.
+        #[arg(long, value_name = "URL")]
+        url: String,
+        /// Events that the target receives: run-failed, assignment-stopped, node-silent or sync-failed.
+        /// Repeat the option or separate them by commas.
+        #[arg(long = "event", value_name = "EVENT", value_delimiter = ',', required = true)]
+        events: Vec<String>,
+    },
+    /// List notification targets, without their secrets.
+    List(LimitOptions),
+    /// Show a notification target, without its secret.
+    Get(ResourceArg<NotificationTargetResource>),
+    /// Delete a notification target with its deliveries.
+    Delete(ResourceArg<NotificationTargetResource>),
+    /// Enable a notification target. Pending deliveries continue.
+    Enable(ResourceArg<NotificationTargetResource>),
+    /// Disable a notification target. New events are not queued, and pending deliveries wait.
+    Disable(ResourceArg<NotificationTargetResource>),
+    /// Replace the secret of a notification target. The new one is shown only once.
+    RotateSecret(ResourceArg<NotificationTargetResource>),
+}
+
+impl NotificationTargetCommand {
+    pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
+        type Target = NotificationTargetResource;
+        match self {
+            Self::Create { name, url, events } => {
+                let body = NotificationTargetInput { name, url, events };
+                let created: Target = client.post(Target::KIND.path, &body).await?;
+                print_with_secret(&created, printer)
+            }
+            Self::List(limit) => {
+                listing::fetch_and_print::<Target>(client, &limit.query(), printer).await
+            }
+            Self::Get(target) => target.print(client, printer).await,
+            Self::Delete(target) => target.delete(client, printer).await,
+            Self::Enable(target) => {
+                let changed = call_action(client, target.text(), "enable").await?;
+                printer.print_result(Target::KIND.singular, &changed.resource_id, "enabled")
+            }
+            Self::Disable(target) => {
+                let changed = call_action(client, target.text(), "disable").await?;
+                printer.print_result(Target::KIND.singular, &changed.resource_id, "disabled")
+            }
+            Self::RotateSecret(target) => {
+                let changed = call_action(client, target.text(), "rotate-secret").await?;
+                print_with_secret(&changed, printer)
+            }
+        }
+    }
+}
+
+async fn call_action(
+    client: &Client,
+    target: &str,
+    action: &str,
+) -> Result<NotificationTargetResource, Failure> {
+    let id = requests::resolve_id::<NotificationTargetResource>(client, target).await?;
+    let path = format!("{}/{action}", NotificationTargetResource::address(&id));
+    client.replace(&path, &json!({})).await
+}
+
+/// Prints a target with its secret. With `--quiet` only the secret.
+fn print_with_secret(
+    target: &NotificationTargetResource,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    if printer.is_ids_only() {
+        return printer.print_text(target.secret.as_deref().unwrap_or_default());
+    }
+    printer.print_resource(target)
+}
+
+impl Resource for NotificationTargetResource {
+    const KIND: ResourceKind = ResourceKind {
+        command: "notification-target",
+        id_prefix: "notificationtarget",
+        path: "notification-targets",
+        list_key: "notificationTargets",
+        name_field: None,
+        titles: &["STATE", "EVENTS", "URL"],
+        ..ResourceKind::new("TARGET", "notification target", "notification targets")
+    };
+
+    fn key(&self) -> [&str; 2] {
+        [&self.resource_id, &self.name]
+    }
+
+    fn columns(&self) -> Vec<Cell> {
+        let state = if self.enabled {
+            Cell::toned("enabled", Tone::Good)
+        } else {
+            Cell::toned("disabled", Tone::Plain)
+        };
+        cells![state, self.events.join(", "), self.url.as_str()]
+    }
+
+    fn timestamps(&self) -> Option<&Timestamps> {
+        self.timestamps.as_ref()
+    }
+
+    fn add_details(&self, page: &mut DetailPage) {
+        self.add_columns(page);
+        if let Some(secret) = &self.secret {
+            page.field("secret", secret);
+        }
+    }
+}
