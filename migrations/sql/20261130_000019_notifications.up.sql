@@ -35,6 +35,7 @@ CREATE TABLE notification_queues (
     CONSTRAINT a_lease_is_whole CHECK (num_nulls(holder, lease_until) IN (0, 2))
 );
 
+-- Deliveries have no foreign key: it would let a node's transaction lock the target, and fail if the target is deleted meanwhile.
 CREATE TABLE notification_deliveries (
     tenant_id    uuid NOT NULL,
     -- The order of the deliveries to a target.
@@ -53,7 +54,6 @@ CREATE TABLE notification_deliveries (
     ended_at     timestamptz,
     last_error   text NOT NULL DEFAULT '' CHECK (octet_length(last_error) <= 1000),
     PRIMARY KEY (tenant_id, number),
-    FOREIGN KEY (tenant_id, target_id) REFERENCES notification_targets ON DELETE CASCADE,
     CONSTRAINT an_end_has_a_time CHECK ((state = 'pending') = (ended_at IS NULL))
 );
 CREATE INDEX notification_deliveries_by_target ON notification_deliveries (tenant_id, target_id, number);

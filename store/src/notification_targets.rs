@@ -112,16 +112,18 @@ pub async fn replace_secret(
     query_target(tx, sql, [tenant, target, secret.into(), now.into()]).await
 }
 
-/// Deletes a target with its deliveries.
+/// Deletes a target with its deliveries. One that another transaction queues meanwhile is never
+/// delivered.
 ///
 /// # Errors
 /// It does not exist in the project.
 pub async fn delete(tx: &Tx, id: NotificationTargetId) -> Result<(), StoreError> {
     let sql = "DELETE FROM notification_targets WHERE tenant_id = $1 AND id = $2";
-    match execute(tx.conn(), sql, target_key(tx, id)).await? {
-        0 => Err(StoreError::NotFound { what: RESOURCE }),
-        _ => Ok(()),
+    if execute(tx.conn(), sql, target_key(tx, id)).await? == 0 {
+        return Err(StoreError::NotFound { what: RESOURCE });
     }
+    let sql = "DELETE FROM notification_deliveries WHERE tenant_id = $1 AND target_id = $2";
+    execute(tx.conn(), sql, target_key(tx, id)).await.map(drop)
 }
 
 /// The key columns of a target.

@@ -342,7 +342,7 @@ async fn every_column_that_sounds_like_a_secret_is_hidden_or_harmless() {
     let tenant = create_project(&store, "shop").await;
     let tx = store.tenant(tenant).await.expect("a transaction");
     let tables: Vec<String> = audited_tables(&tx).await.into_iter().collect();
-    let hidden = ["api_credentials", "digest", "password_hash", "config"];
+    let hidden = ["api_credentials", "digest", "password_hash", "config", "secret"];
     let names = format!(
         "SELECT string_agg(DISTINCT column_name, ' ') FROM information_schema.columns \
          WHERE table_name IN ('{}') AND column_name ~ 'secret|token|password|digest|credential|key|cert|config$'",
