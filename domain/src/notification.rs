@@ -40,7 +40,7 @@ named! {
 }
 
 /// Maximum number of targets of a project.
-pub const MAX_TARGETS_PER_PROJECT: usize = 20;
+pub const MAX_TARGETS_PER_PROJECT: usize = 100;
 
 /// Maximum number of pending deliveries of a target. Beyond it, the oldest become dead.
 pub const MAX_PENDING_DELIVERIES: u32 = 1_000;

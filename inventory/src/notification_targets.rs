@@ -50,7 +50,7 @@ pub async fn list_notification_targets(
 /// Only this response contains the secret, with which the receiver verifies messages. The server
 /// checks the address of the URL when it delivers; request a test to see whether it is accepted.
 ///
-/// The server refuses a name that another target of the project has, and more than 20 targets
+/// The server refuses a name that another target of the project has, and more than 100 targets
 /// (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/notification-targets", tag = "notifications", params(InProject),

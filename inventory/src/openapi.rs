@@ -40,6 +40,7 @@ const PATCH_SCHEMA_POINTER: &str = "/patch/requestBody/content/application~1json
         (name = "update runs", description = "Past and current updates."),
         (name = "changes", description = "Who changed what, as a list and as a stream."),
         (name = "join tokens", description = "Tokens with which machines join a project."),
+        (name = "notifications", description = "Webhooks that receive the events of a project."),
         (name = "projects", description = "Isolated tenants."),
         (name = "operator tokens", description = "Tokens for this API."),
         (name = "users", description = "People who log in with a password."),

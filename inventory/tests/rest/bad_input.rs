@@ -11,7 +11,9 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::statuses::operations;
-use crate::test_server::{ID_PLACEHOLDERS, SSH_KEY, TestServer, nightly, os_body, resource_id};
+use crate::test_server::{
+    ID_PLACEHOLDERS, SSH_KEY, TestServer, nightly, notification_target, os_body, resource_id,
+};
 
 /// Prefix of the document's paths in a project.
 const PROJECT_PREFIX: &str = "/v1/projects/{projectName}/";
@@ -141,6 +143,7 @@ fn valid_bodies(server: &TestServer, host: &str, os: &str) -> Vec<(&'static str,
         ("POST schedules/single", single),
         ("POST schedules/repeated", nightly("")),
         ("POST join-tokens", json!({})),
+        ("POST notification-targets", notification_target("second")),
         ("POST operator-tokens", json!({"name": "second", "role": "viewer"})),
     ];
     bodies.extend(provisioning_bodies("second"));

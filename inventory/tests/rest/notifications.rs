@@ -107,9 +107,9 @@ async fn bad_targets_and_replays_are_refused_with_their_field() {
 }
 
 #[tokio::test]
-async fn a_project_has_at_most_twenty_targets() {
+async fn a_project_has_at_most_a_hundred_targets() {
     let server = TestServer::new().await;
-    for n in 0..20 {
+    for n in 0..100 {
         create(&server, &format!("chat {n}")).await;
     }
     let more = Some(notification_target("one more"));

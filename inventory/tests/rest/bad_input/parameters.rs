@@ -8,7 +8,7 @@ use crate::statuses::operations;
 use crate::test_server::{Caller, ID_PLACEHOLDERS, TestServer, has_id_placeholder, nightly};
 
 /// Prefix of the ids that follow a part of a path.
-const ID_PREFIXES: [(&str, &str); 15] = [
+const ID_PREFIXES: [(&str, &str); 16] = [
     ("/compute/hosts/", "host"),
     ("/compute/instances/", "inst"),
     ("/compute/os/", "os"),
@@ -24,6 +24,7 @@ const ID_PREFIXES: [(&str, &str); 15] = [
     ("/providers/", "provider"),
     ("/customConfigs/", "customconfig"),
     ("/localAccounts/", "localaccount"),
+    ("/notification-targets/", "notificationtarget"),
 ];
 
 /// A valid body for a path with an id.
@@ -34,6 +35,8 @@ fn valid_body(server: &TestServer, path: &str) -> Value {
         nightly("")
     } else if path.ends_with("/assignments/{target}") {
         json!({"osUpdatePolicyId": "osupdatepolicy-00000000"})
+    } else if path.ends_with("/replay") {
+        json!({"since": "2026-03-01T12:00:00Z"})
     } else if path.ends_with("/order") {
         json!({"kind": "now"})
     } else if path.ends_with("/compute/hosts/{resourceId}") {
