@@ -96,8 +96,8 @@ impl WebhookUrl {
     /// It has another scheme, no host, credentials, a fragment, spaces or control characters.
     pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
         check_printable(field, text, Self::MAX_CHARS, "")?;
-        let scheme_end = ["https://", "http://"].iter().find(|scheme| text.starts_with(**scheme));
-        let Some(rest) = scheme_end.and_then(|scheme| text.strip_prefix(*scheme)) else {
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let Some(rest) = rest else {
             return Err(Invalid::new(field, "must begin with https://, or with http://"));
         };
         if text.contains(|c: char| c.is_whitespace() || c == '\\' || c == '#') {
