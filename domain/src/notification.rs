@@ -29,7 +29,7 @@ named! {
 
 named! {
     /// The state of a delivery.
-    DeliveryState {
+    NotificationState {
         /// It waits for its first or its next attempt.
         Pending = "pending",
         /// The target has answered with a status from 200 to 299.

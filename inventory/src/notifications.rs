@@ -1,7 +1,7 @@
 //! `notifications`: the deliveries to the notification targets of a project.
 
 use evenkeel_api::notification::{NotificationList, NotificationResource};
-use evenkeel_domain::notification::DeliveryState;
+use evenkeel_domain::notification::NotificationState;
 use evenkeel_store::notifications::{self, Delivery};
 use utoipa::IntoParams;
 
@@ -43,8 +43,8 @@ pub async fn list_notifications(call: Call, params: Params) -> Answer<Notificati
     }))
 }
 
-fn parse_state(text: &str) -> Result<DeliveryState, Problem> {
-    DeliveryState::from_name(text)
+fn parse_state(text: &str) -> Result<NotificationState, Problem> {
+    NotificationState::from_name(text)
         .ok_or_else(|| Problem::parameter("state", "must be `pending`, `delivered` or `dead`"))
 }
 

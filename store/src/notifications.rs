@@ -5,7 +5,7 @@ pub mod queue;
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::NotificationTargetId;
-use evenkeel_domain::notification::{DeliveryState, NotificationEvent, RETRY_PERIOD};
+use evenkeel_domain::notification::{NotificationEvent, NotificationState, RETRY_PERIOD};
 use sea_orm::QueryResult;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub struct Delivery {
     /// Name of the event; another release may have written one that this one does not know.
     pub event: String,
     pub event_at: Time,
-    pub state: DeliveryState,
+    pub state: NotificationState,
     pub attempts: u32,
     pub attempted_at: Option<Time>,
     /// When the next attempt is due at the earliest; none if it is due now, or if none follows.
@@ -71,7 +71,7 @@ pub async fn queue_test(
 
 /// The newest deliveries, the latest first: those in a state, or all. At most
 /// [`MAX_LISTED_DELIVERIES`]; leaves out those that cannot be read.
-pub async fn list(tx: &Tx, state: Option<DeliveryState>) -> Result<Vec<Delivery>, StoreError> {
+pub async fn list(tx: &Tx, state: Option<NotificationState>) -> Result<Vec<Delivery>, StoreError> {
     let sql = "SELECT d.message_id, d.target_id, d.event, d.event_at, d.state, d.attempts, d.attempted_at, \
                CASE WHEN d.state = 'pending' THEN q.retry_at END, d.last_error \
                FROM notification_deliveries d LEFT JOIN notification_queues q \
@@ -138,7 +138,7 @@ async fn attempt_soon(tx: &Tx, target: NotificationTargetId) -> Result<(), Store
 fn read_delivery(row: &QueryResult) -> Result<Delivery, StoreError> {
     let (target, attempts): (i32, i32) = (row.try_get_by_index(1)?, row.try_get_by_index(5)?);
     let state: String = row.try_get_by_index(4)?;
-    let state = DeliveryState::from_name(&state);
+    let state = NotificationState::from_name(&state);
     Ok(Delivery {
         id: row.try_get_by_index(0)?,
         target: NotificationTargetId::from_bits(target.cast_unsigned()),

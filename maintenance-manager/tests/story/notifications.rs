@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::NotificationTargetId;
 use evenkeel_domain::notification::{
-    DeliveryState, NotificationEvent, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+    NotificationEvent, NotificationState, NotificationTargetSpec, WebhookSecret, WebhookUrl,
 };
 use evenkeel_domain::text::Name;
 use evenkeel_kit::Lifecycle;
@@ -71,7 +71,7 @@ impl TestServer {
         ids
     }
 
-    async fn notifications(&self, state: DeliveryState) -> Vec<Delivery> {
+    async fn notifications(&self, state: NotificationState) -> Vec<Delivery> {
         let tx = self.tx().await;
         notifications::list(&tx, Some(state)).await.expect("a list")
     }
@@ -145,7 +145,7 @@ async fn a_redirect_to_a_metadata_service_is_not_followed() {
     let id = server.notify(&target.url).await;
     server.queue_tests(id, 1).await;
     assert_eq!(server.deliver().await, 0);
-    let pending = server.notifications(DeliveryState::Pending).await;
+    let pending = server.notifications(NotificationState::Pending).await;
     let error = "the target answered with 307 Temporary Redirect; redirects are not followed";
     assert_eq!((pending[0].last_error.as_str(), pending[0].attempts), (error, 1));
     let delay = pending[0].next_attempt_at.expect("a retry") - server.now();
@@ -164,7 +164,7 @@ async fn private_addresses_and_http_are_refused_unless_settings_allow_them() {
     {
         server.queue_tests(id, 1).await;
         assert_eq!(server.deliveries(&settings).pass().await.expect("a pass"), 0);
-        let pending = server.notifications(DeliveryState::Pending).await;
+        let pending = server.notifications(NotificationState::Pending).await;
         let last = pending.last().expect("the first delivery");
         assert!(last.last_error.contains(why), "{}", last.last_error);
     }
@@ -192,7 +192,7 @@ async fn a_target_that_hangs_delays_no_other() {
     tokio::time::timeout(Duration::from_secs(25), delivered).await.expect("delivered");
     life.stop();
     running.await.expect("stopped");
-    assert_eq!(server.notifications(DeliveryState::Pending).await.len(), 1);
+    assert_eq!(server.notifications(NotificationState::Pending).await.len(), 1);
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn an_attempt_without_an_answer_ends_at_its_time_out() {
     let attempt_timeout = Duration::from_millis(100);
     let short = NotificationSettings { attempt_timeout, ..settings() };
     assert_eq!(server.deliveries(&short).pass().await.expect("a pass"), 0);
-    let pending = server.notifications(DeliveryState::Pending).await;
+    let pending = server.notifications(NotificationState::Pending).await;
     assert_eq!(pending[0].last_error, "the target did not answer in time");
 }
 
@@ -215,11 +215,11 @@ async fn the_oldest_of_more_than_a_thousand_pending_messages_become_dead_letters
     let id = server.notify(&target.url).await;
     let queued = server.queue_tests(id, 1_002).await;
     server.deliver().await;
-    let dead = server.notifications(DeliveryState::Dead).await;
+    let dead = server.notifications(NotificationState::Dead).await;
     let ids: Vec<_> = dead.iter().rev().map(|delivery| delivery.id.to_string()).collect();
     assert_eq!(ids, queued[..2]);
     assert!(dead[0].last_error.contains("the queue of the target was full"));
-    assert_eq!(server.notifications(DeliveryState::Pending).await.len(), 1_000);
+    assert_eq!(server.notifications(NotificationState::Pending).await.len(), 1_000);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn a_message_is_dead_after_three_days_and_can_be_replayed() {
     server.deliver().await;
     server.clock.advance(TimeDelta::hours(73));
     server.deliver().await;
-    let dead = server.notifications(DeliveryState::Dead).await;
+    let dead = server.notifications(NotificationState::Dead).await;
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].last_error, "the target answered with 500 Internal Server Error");
     server.advance_minutes(60);
