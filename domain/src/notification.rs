@@ -14,7 +14,7 @@ use crate::text::{Name, check_printable};
 named! {
     /// An event that a target can receive.
     NotificationEvent {
-        /// A run failed, was reverted, or ran into a time-out after its start was permitted.
+        /// A run failed, was reverted, or ran into a time-out after its start was permitted or reported.
         RunFailed = "run-failed",
         /// An assignment stopped after too many failures.
         AssignmentStopped = "assignment-stopped",

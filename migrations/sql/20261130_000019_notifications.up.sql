@@ -144,10 +144,12 @@ BEGIN
 END
 $$;
 -- part: transaction
--- A run without a permit that times out does not count: nothing was changed on its node.
+-- A run that times out before its start does not count: nothing was changed on its node. The late report of a run that has timed
+-- out is another event.
 CREATE TRIGGER notify_run_failed AFTER UPDATE ON update_runs FOR EACH ROW
-    WHEN (OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL AND (NEW.state IN ('failed', 'reverted')
-        OR NEW.state = 'abandoned' AND NEW.cause = 'timed_out' AND NEW.granted_kind IS NOT NULL))
+    WHEN (NEW.state IN ('failed', 'reverted') AND OLD.state NOT IN ('failed', 'reverted')
+        OR NEW.state = 'abandoned' AND OLD.state <> 'abandoned' AND NEW.cause = 'timed_out'
+        AND (NEW.granted_at IS NOT NULL OR OLD.state NOT IN ('downloading', 'staged')))
     EXECUTE FUNCTION notify_run_failed();
 CREATE TRIGGER notify_run_failed_at_once AFTER INSERT ON update_runs FOR EACH ROW
     WHEN (NEW.state IN ('failed', 'reverted')) EXECUTE FUNCTION notify_run_failed();

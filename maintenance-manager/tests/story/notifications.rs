@@ -17,7 +17,7 @@ use futures_util::future::join;
 use serde_json::json;
 
 use crate::test_server::{TestNode, TestServer, downloading};
-use crate::update_limits::failed;
+use crate::update_limits::{failed, staged_nodes};
 use crate::webhook_target::{WebhookBehavior, WebhookTarget};
 
 const ACCEPT: WebhookBehavior = WebhookBehavior::Status(204);
@@ -115,6 +115,26 @@ async fn a_failed_run_a_stopped_assignment_and_a_silent_node_are_reported() {
     let assignment = &bodies[1]["data"]["assignment"];
     assert_eq!(*assignment, node.instance.to_string());
     assert_eq!(bodies[2]["data"]["instanceId"], node.instance.to_string());
+}
+
+#[tokio::test]
+async fn a_run_that_times_out_is_reported_only_if_its_start_was_permitted() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(ACCEPT).await;
+    server.notify(&target.url).await;
+    let (nodes, policy) = staged_nodes(&server, 2, Some(1), None).await;
+    server.begin(&nodes[0], 1, policy, 2).await;
+    for minutes in [120, 25 * 60] {
+        server.advance_minutes(minutes);
+        server.reap_runs().await;
+    }
+    assert_eq!(server.runs(&nodes[0]).await[0].state.name(), "abandoned");
+    server.deliver().await;
+    let data: Vec<_> =
+        target.received().iter().map(|message| message.json()["data"].clone()).collect();
+    assert_eq!(data.len(), 1, "{data:?}");
+    assert_eq!(data[0]["instanceId"], nodes[0].instance.to_string());
+    assert_eq!((&data[0]["state"], &data[0]["reason"]), (&json!("abandoned"), &json!("timed_out")));
 }
 
 #[tokio::test]
