@@ -151,7 +151,12 @@ impl NotificationDeliveries {
         }
         let tx = self.store.fleet().await?;
         let claimed = queue::claim(&tx, Uuid::new_v4(), tx.database_time(), limit).await?;
-        tx.commit().await?;
+        // A commit would wake the readers of the change log.
+        if claimed.is_empty() {
+            tx.rollback().await?;
+        } else {
+            tx.commit().await?;
+        }
         Ok(claimed)
     }
 
