@@ -274,7 +274,8 @@ fn checked_password(name: &str, password: &Password) -> Result<Secret, Problem> 
 /// Opens a transaction of an administrator who is a person. No other transaction changes users until
 /// its end.
 async fn open_as_person(call: &Call) -> Result<(FleetTx, Arc<Caller>), Problem> {
-    check_person(&call.caller()?)?;
+    let person = call.caller()?;
+    check_person(&person)?;
     let (tx, caller) = call.as_any_administrator().await?;
     users::lock_changes(&tx).await?;
     let caller = with_current_roles(&tx, caller).await?;

@@ -18,7 +18,7 @@ const AGGREGATIONS: [&str; 4] = ["count", "max", "min", "sum"];
 
 const OPERATORS: [&str; 3] = ["and", "or", "unless"];
 
-/// A query in PromQL.
+/// A query in `PromQL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromQuery {
     /// What it belongs to, for messages.

@@ -32,10 +32,10 @@ pub(super) async fn mark_all(
             return Ok(total);
         };
         let tx = store.fleet().await?;
-        let marked = marker.mark_batch(&tx, now).await?;
+        let count = marker.mark_batch(&tx, now).await?;
         tx.commit().await?;
-        total += marked;
-        if marked == 0 || stopping.is_cancelled() {
+        total += count;
+        if count == 0 || stopping.is_cancelled() {
             return Ok(total);
         }
     }

@@ -96,8 +96,8 @@ pub struct RenewResponse {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PollRequest {
-    /// SHA-256 of the encoded current `Facts`, with the day of `package_lists.refreshed_at` in place of its time. The server
-    /// requests the facts if it does not have them.
+    /// SHA-256 of the encoded current `Facts`, with the day of `package_lists.refreshed_at` and the hour of `boot_time` in
+    /// place of their times. The server requests the facts if it does not have them.
     #[prost(bytes = "vec", tag = "1")]
     pub facts_digest: ::prost::alloc::vec::Vec<u8>,
     /// Set if the server requested the facts, or if the node knows that they have changed.
@@ -201,6 +201,115 @@ pub struct Facts {
     /// Serial number of the vendor; empty if there is none or the agent does not report it.
     #[prost(string, tag = "26")]
     pub serial_number: ::prost::alloc::string::String,
+    /// Hardware of the machine; unset if the agent does not report it, for example because it runs in a container.
+    #[prost(message, optional, tag = "27")]
+    pub hardware: ::core::option::Option<Hardware>,
+    /// Time at which the kernel started, by the node's clock; unset if it is unknown.
+    #[prost(message, optional, tag = "28")]
+    pub boot_time: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// Hardware of the machine. The server leaves out what it cannot store (texts longer than 128 bytes or with control
+/// characters, invalid addresses, more than 256 parts of a kind) and stores the rest.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Hardware {
+    /// Model of the processors.
+    #[prost(string, tag = "1")]
+    pub cpu_model: ::prost::alloc::string::String,
+    /// The kernel's name of the architecture, for example `x86_64`.
+    #[prost(string, tag = "2")]
+    pub cpu_architecture: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub cpu_sockets: u32,
+    #[prost(uint32, tag = "4")]
+    pub cpu_cores: u32,
+    #[prost(uint32, tag = "5")]
+    pub cpu_threads: u32,
+    /// Memory that the kernel can use.
+    #[prost(uint64, tag = "6")]
+    pub memory_bytes: u64,
+    #[prost(string, tag = "7")]
+    pub product_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub product_vendor: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "9")]
+    pub firmware: ::core::option::Option<Firmware>,
+    /// Disks that are part of the machine, sorted by name.
+    #[prost(message, repeated, tag = "10")]
+    pub disks: ::prost::alloc::vec::Vec<Disk>,
+    /// Network interfaces with a device, and those that are stacked on them (bonds, bridges, VLANs), sorted by name.
+    #[prost(message, repeated, tag = "11")]
+    pub network_interfaces: ::prost::alloc::vec::Vec<NetworkInterface>,
+    /// Display controllers on PCI buses, sorted by address.
+    #[prost(message, repeated, tag = "12")]
+    pub graphics_processors: ::prost::alloc::vec::Vec<GraphicsProcessor>,
+}
+/// Firmware of the machine.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Firmware {
+    #[prost(string, tag = "1")]
+    pub vendor: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    /// Date in the vendor's own form, for example `03/14/2026`.
+    #[prost(string, tag = "3")]
+    pub release_date: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Disk {
+    /// Device name, for example `sda`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub model: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub vendor: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub serial: ::prost::alloc::string::String,
+    /// World-wide name.
+    #[prost(string, tag = "5")]
+    pub wwid: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub size_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NetworkInterface {
+    /// Device name, for example `eth0`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Address of the PCI device, for example `0000:00:1f.6`; empty if there is none.
+    #[prost(string, tag = "2")]
+    pub pci_address: ::prost::alloc::string::String,
+    /// Hardware address, for example `52:54:00:12:34:56`.
+    #[prost(string, tag = "3")]
+    pub mac_address: ::prost::alloc::string::String,
+    /// Maximum transmission unit in bytes.
+    #[prost(uint32, tag = "4")]
+    pub mtu: u32,
+    #[prost(enumeration = "LinkState", tag = "5")]
+    pub link_state: i32,
+    /// IP addresses with the length of their prefix, for example `192.0.2.7/24`, in ascending order.
+    #[prost(string, repeated, tag = "6")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Number of virtual functions that are enabled, and that the device can have (SR-IOV).
+    #[prost(uint32, tag = "7")]
+    pub virtual_functions: u32,
+    #[prost(uint32, tag = "8")]
+    pub max_virtual_functions: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GraphicsProcessor {
+    /// Address of the PCI device, for example `0000:00:02.0`.
+    #[prost(string, tag = "1")]
+    pub pci_address: ::prost::alloc::string::String,
+    /// Name of the vendor, or its PCI number, for example `0x1234`.
+    #[prost(string, tag = "2")]
+    pub vendor: ::prost::alloc::string::String,
+    /// PCI number of the product, for example `0x46a6`.
+    #[prost(string, tag = "3")]
+    pub product: ::prost::alloc::string::String,
+    /// Device name, for example `card0`; empty if no driver uses the device.
+    #[prost(string, tag = "4")]
+    pub device_name: ::prost::alloc::string::String,
 }
 /// State of the package lists: `available` and `held_back` are as old as the lists.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -942,6 +1051,36 @@ pub struct ReportResponse {
     pub run_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub now: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// Whether a network interface has a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LinkState {
+    Unspecified = 0,
+    Up = 1,
+    Down = 2,
+}
+impl LinkState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LINK_STATE_UNSPECIFIED",
+            Self::Up => "LINK_STATE_UP",
+            Self::Down => "LINK_STATE_DOWN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LINK_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "LINK_STATE_UP" => Some(Self::Up),
+            "LINK_STATE_DOWN" => Some(Self::Down),
+            _ => None,
+        }
+    }
 }
 /// Why the newer version of a package is not installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

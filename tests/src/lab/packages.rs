@@ -49,12 +49,12 @@ gpgv --keyring "$2/key.gpg" apt/dists/stable/Release.gpg apt/dists/stable/Releas
 "#;
 
 /// Unpacks a package, appends a line to a file, changes the version, and packs it again.
-const CHANGE_SCRIPT: &str = r##"
+const CHANGE_SCRIPT: &str = r#"
 dpkg-deb --raw-extract "$1" "$2"
 echo '# A line of the newer version.' >> "$2/$4"
 sed -i "s/^Version: .*/Version: $5/" "$2/DEBIAN/control"
 dpkg-deb --root-owner-group -Zgzip -z1 --build "$2" "$3" > /dev/null
-"##;
+"#;
 
 /// The packages `evenkeel-server`, `evenkeel` and `evenkeel-agent` in one version, and an apt repository for them.
 #[derive(Debug)]

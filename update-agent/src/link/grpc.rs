@@ -200,7 +200,7 @@ impl GrpcLink {
         let deadline = query.max_hold.saturating_add(POLL_GRACE_PERIOD);
         let request = self.request_with_deadline(wire::poll_request(query), deadline);
         let mut client = self.client();
-        with_deadline(deadline, client.poll(request)).await
+        Box::pin(with_deadline(deadline, client.poll(request))).await
     }
 }
 
@@ -250,7 +250,8 @@ impl ServerLink for GrpcLink {
             .call_as_node(|| {
                 let request = self.request(message.clone());
                 let mut client = self.client();
-                async move { client.poll(request).await }
+                // Facts make the request large.
+                Box::pin(async move { client.poll(request).await })
             })
             .await?;
         self.accept_answer(answer).await
