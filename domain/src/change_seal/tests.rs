@@ -27,6 +27,9 @@ fn change(number: i64) -> RecordedChange {
     }
 }
 
+/// Changes a part of the log, as somebody with access to the database could.
+type Forgery<T> = fn(&mut T);
+
 /// The log and the seals of a project, as the database has them.
 #[derive(Clone)]
 struct StoredLog {
@@ -123,7 +126,7 @@ const SEAL_DIGEST: &str = "546d984407ea7eabac8506043c99a7c4e12cda5fab4465889439a
 
 #[test]
 fn a_change_of_any_column_is_found() {
-    let forgeries: [(&str, fn(&mut RecordedChange)); 13] = [
+    let forgeries: [(&str, Forgery<RecordedChange>); 13] = [
         ("number", |change| change.number += 1),
         ("transaction", |change| change.transaction += 1),
         ("at", |change| change.at += TimeDelta::microseconds(1)),
@@ -157,7 +160,7 @@ fn a_change_of_any_column_is_found() {
 
 #[test]
 fn deleted_added_and_exchanged_changes_are_found() {
-    let cases: [(fn(&mut StoredLog), usize); 4] = [
+    let cases: [(Forgery<StoredLog>, usize); 4] = [
         (|log| log.changes.retain(|change| change.number != 50), 1),
         (|log| log.changes.push(change(52)), 1),
         // Two of users and two of the server.
@@ -243,11 +246,11 @@ fn a_removed_end_of_the_seals_is_found_by_its_changes() {
 #[test]
 fn the_retention_removes_all_old_changes_of_a_class_and_nothing_else() {
     let mut log = stored_log();
-    let removed = |log: &mut StoredLog, class, seals: usize| {
+    let remove_class = |log: &mut StoredLog, class, seals: usize| {
         let end = log.seals[seals - 1].up_to;
         log.changes.retain(|change| change.class() != class || change.number > end);
     };
-    removed(&mut log, ChangeClass::Server, 4);
+    remove_class(&mut log, ChangeClass::Server, 4);
     let half_a_day = Some(TimeDelta::hours(12));
     let short = ChangeRetention { by_users: None, by_server: half_a_day };
     let report = verify(&log, scope(short));
@@ -256,11 +259,11 @@ fn the_retention_removes_all_old_changes_of_a_class_and_nothing_else() {
     let gone = report.removed.map(|span| span.count);
     assert_eq!((report.unaltered, gone), (kept, Some(20 - kept)));
     // Not with a longer retention, and not for changes of users.
-    let long = ChangeRetention { by_users: None, by_server: Some(TimeDelta::days(30)) };
-    for retention in [ChangeRetention::default(), long] {
+    let month = ChangeRetention { by_users: None, by_server: Some(TimeDelta::days(30)) };
+    for retention in [ChangeRetention::default(), month] {
         assert_eq!(seals_named_in(&verify(&log, scope(retention)).faults), [1, 2, 3, 4]);
     }
-    removed(&mut log, ChangeClass::Users, 2);
+    remove_class(&mut log, ChangeClass::Users, 2);
     assert_eq!(seals_named_in(&verify(&log, scope(short)).faults), [1, 2]);
     // The retention never removes only some of the changes that a seal covers.
     let both = ChangeRetention { by_users: half_a_day, by_server: half_a_day };
