@@ -214,7 +214,7 @@ impl Subscription {
     pub async fn changed(&mut self) {
         // The sender exists as long as the subscription.
         if self.raised.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -76,7 +76,8 @@ pub async fn enroll(
     drop(lookup);
     let _permit = manager.enrolments.acquire(project.id).await.ok_or_else(too_many)?;
     manager.rate_limiter.check(peer)?;
-    status::with_database_timeout(enroll_node(manager, (&project, &actor), digest, &claim)).await
+    let enrolled = enroll_node(manager, (&project, &actor), digest, &claim);
+    Box::pin(status::with_database_timeout(enrolled)).await
 }
 
 /// The project of a join token.
