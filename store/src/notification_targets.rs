@@ -118,12 +118,15 @@ pub async fn replace_secret(
 /// # Errors
 /// It does not exist in the project.
 pub async fn delete(tx: &Tx, id: NotificationTargetId) -> Result<(), StoreError> {
+    // Whoever records an attempt locks the delivery first and then the queue, which is deleted with the
+    // target. The other order could end in a deadlock.
+    let sql = "DELETE FROM notification_deliveries WHERE tenant_id = $1 AND target_id = $2";
+    execute(tx.conn(), sql, target_key(tx, id)).await?;
     let sql = "DELETE FROM notification_targets WHERE tenant_id = $1 AND id = $2";
     if execute(tx.conn(), sql, target_key(tx, id)).await? == 0 {
         return Err(StoreError::NotFound { what: RESOURCE });
     }
-    let sql = "DELETE FROM notification_deliveries WHERE tenant_id = $1 AND target_id = $2";
-    execute(tx.conn(), sql, target_key(tx, id)).await.map(drop)
+    Ok(())
 }
 
 /// The key columns of a target.
