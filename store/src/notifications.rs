@@ -99,7 +99,7 @@ pub async fn replay(
     now: Time,
 ) -> Result<u64, StoreError> {
     notification_targets::find(tx, target).await?;
-    let sql = "UPDATE notification_deliveries SET state = 'pending', attempts = 0, ended_at = NULL, retry_until = $3 \
+    let sql = "UPDATE notification_deliveries SET state = 'pending', attempts = 0, ended_at = NULL, last_error = '', retry_until = $3 \
                WHERE tenant_id = $1 AND target_id = $2 AND state <> 'pending' \
                AND ($4::uuid IS NULL OR message_id = $4) \
                AND ($5::timestamptz IS NULL OR event_at >= $5) \
