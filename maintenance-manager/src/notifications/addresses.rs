@@ -19,8 +19,11 @@ pub(crate) enum AddressClass {
 const METADATA_ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200)];
 
-/// The metadata service of AWS over IPv6.
-const METADATA_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// The metadata services of Google and Scaleway over IPv6. Those of AWS are in a network of their own.
+const METADATA_ADDRESSES_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+];
 
 /// Classifies an address. An IPv6 address that contains an IPv4 address has the class of that one.
 pub(crate) fn classify(address: IpAddr) -> AddressClass {
@@ -53,7 +56,7 @@ fn classify_v4(address: Ipv4Addr) -> AddressClass {
 }
 
 fn classify_v6(address: Ipv6Addr) -> AddressClass {
-    if address == METADATA_ADDRESS_V6 {
+    if METADATA_ADDRESSES_V6.contains(&address) {
         return AddressClass::Forbidden;
     }
     let segments = address.segments();
@@ -65,6 +68,8 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
         | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => classify_v4(embedded(high, low)),
         // 6to4.
         [0x2002, high, low, ..] => classify_v4(embedded(high, low)),
+        // Services of AWS for its machines: metadata, credentials, name servers.
+        [0xfd00, 0xec2, ..] => AddressClass::Forbidden,
         // Unique local.
         [first, ..] if first & 0xfe00 == 0xfc00 => AddressClass::Private,
         // Protocol assignments such as Teredo, and documentation.
@@ -154,6 +159,9 @@ mod tests {
             "fec0::1",
             "ff02::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+            "fd00:42::42",
             "2001::1",
             "2001:db8::1",
             "3fff::1",

@@ -180,8 +180,7 @@ async fn private_addresses_and_http_are_refused_unless_settings_allow_them() {
     let id = server.notify(&format!("http://localhost:{port}")).await;
     let encrypted = NotificationSettings::default();
     let public = NotificationSettings { allow_http: true, ..NotificationSettings::default() };
-    for (settings, why) in [(encrypted, "begins with http://"), (public, "has the private address")]
-    {
+    for (settings, why) in [(encrypted, "begins with http://"), (public, "has a private address")] {
         server.queue_tests(id, 1).await;
         assert_eq!(server.deliveries(&settings).pass().await.expect("a pass"), 0);
         let pending = server.notifications(NotificationState::Pending).await;
