@@ -27,6 +27,8 @@ CREATE TABLE notification_queues (
     failures    integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
     -- No attempt before this time.
     retry_at    timestamptz,
+    -- The last claim, so that targets take turns.
+    claimed_at  timestamptz,
     -- The replica that delivers, until when.
     holder      uuid,
     lease_until timestamptz,
@@ -58,6 +60,7 @@ CREATE TABLE notification_deliveries (
 );
 CREATE INDEX notification_deliveries_by_target ON notification_deliveries (tenant_id, target_id, number);
 CREATE INDEX notification_deliveries_pending ON notification_deliveries (tenant_id, target_id, number) WHERE state = 'pending';
+CREATE INDEX notification_deliveries_overdue ON notification_deliveries (retry_until) WHERE state = 'pending';
 CREATE INDEX notification_deliveries_ended ON notification_deliveries (ended_at) WHERE ended_at IS NOT NULL;
 
 -- Assignments whose stop is queued, with the time since which their failures count. A resumed assignment has another time.

@@ -35,7 +35,7 @@ const NEVER_ATTEMPTED: &str =
 pub struct ClaimedTarget {
     pub tenant: TenantId,
     pub target: NotificationTargetId,
-    /// The lease. A replica that has lost it records nothing.
+    /// The lease. A replica that has lost it leaves the queue of the target as it is.
     pub holder: Uuid,
 }
 
@@ -64,15 +64,15 @@ pub async fn claim(
     now: Time,
     limit: u32,
 ) -> Result<Vec<ClaimedTarget>, StoreError> {
-    // Targets after failures come last, so that they do not delay the others.
+    // Targets after failures come last, also if a user has ended their wait, and the others take turns.
     let sql = "WITH due AS (SELECT q.tenant_id, q.target_id FROM notification_queues q \
                JOIN notification_targets t ON t.tenant_id = q.tenant_id AND t.id = q.target_id AND t.enabled \
                JOIN projects p ON p.tenant_id = q.tenant_id AND p.removed_at IS NULL \
                WHERE (q.lease_until IS NULL OR q.lease_until <= $2) AND (q.retry_at IS NULL OR q.retry_at <= $2) \
                AND EXISTS (SELECT FROM notification_deliveries d WHERE d.tenant_id = q.tenant_id \
                AND d.target_id = q.target_id AND d.state = 'pending') \
-               ORDER BY q.retry_at NULLS FIRST LIMIT $4 FOR NO KEY UPDATE OF q SKIP LOCKED) \
-               UPDATE notification_queues q SET holder = $1, lease_until = $3 FROM due \
+               ORDER BY q.failures > 0, q.claimed_at NULLS FIRST LIMIT $4 FOR NO KEY UPDATE OF q SKIP LOCKED) \
+               UPDATE notification_queues q SET holder = $1, lease_until = $3, claimed_at = $2 FROM due \
                WHERE q.tenant_id = due.tenant_id AND q.target_id = due.target_id \
                RETURNING q.tenant_id, q.target_id";
     let values = [holder.into(), now.into(), (now + LEASE_PERIOD).into(), i64::from(limit).into()];
@@ -165,7 +165,7 @@ pub async fn release(tx: &FleetTx, claim: &ClaimedTarget) -> Result<(), StoreErr
 /// Turns at most `limit` deliveries dead whose time has ended. Returns their number.
 pub async fn end_overdue(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, StoreError> {
     let sql = "WITH overdue AS (SELECT tenant_id, number FROM notification_deliveries \
-               WHERE state = 'pending' AND retry_until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED) \
+               WHERE state = 'pending' AND retry_until <= $1 ORDER BY retry_until LIMIT $2 FOR UPDATE SKIP LOCKED) \
                UPDATE notification_deliveries d SET state = 'dead', ended_at = $1, \
                last_error = CASE d.last_error WHEN '' THEN $3 ELSE d.last_error END FROM overdue o \
                WHERE d.tenant_id = o.tenant_id AND d.number = o.number";
@@ -207,14 +207,18 @@ pub async fn delete_ended(tx: &FleetTx, before: Time, limit: u32) -> Result<u64,
 /// Queues a notification for each assignment that has stopped after failures since the last call, at
 /// most `limit`. Returns the number of deliveries. The stop of an assignment follows from its failed
 /// runs, and two runs that fail at the same time do not see each other; so no trigger can find it.
+/// Reads only the assignments of projects with a target for the event, and counts failures only of those
+/// that are not queued yet.
 pub async fn queue_stops(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, StoreError> {
     let sql = format!(
-        "WITH stopped AS (SELECT a.tenant_id, a.target_kind, a.target_id, a.since_at, a.stop_after_failures \
+        "WITH limited AS MATERIALIZED (SELECT a.tenant_id, a.target_kind, a.target_id, a.since_at, a.stop_after_failures \
          FROM assignments a JOIN projects p ON p.tenant_id = a.tenant_id AND p.removed_at IS NULL \
-         WHERE a.stop_after_failures IS NOT NULL AND has_notification_target(a.tenant_id, $2) \
+         WHERE a.stop_after_failures IS NOT NULL AND a.tenant_id IN (SELECT t.tenant_id FROM notification_targets t \
+         WHERE t.enabled AND $2 = ANY (t.events)) \
          AND NOT EXISTS (SELECT FROM notified_stops n WHERE n.tenant_id = a.tenant_id \
-         AND n.target_kind = a.target_kind AND n.target_id = a.target_id AND n.since_at = a.since_at) \
-         AND (SELECT count(*) FROM (SELECT {FAILED_RUNS_SQL} LIMIT a.stop_after_failures) f) >= a.stop_after_failures \
+         AND n.target_kind = a.target_kind AND n.target_id = a.target_id AND n.since_at = a.since_at)), \
+         stopped AS (SELECT a.* FROM limited a \
+         WHERE (SELECT count(*) FROM (SELECT {FAILED_RUNS_SQL} LIMIT a.stop_after_failures) f) >= a.stop_after_failures \
          ORDER BY a.tenant_id, a.target_kind, a.target_id LIMIT $4), \
          marked AS (INSERT INTO notified_stops (tenant_id, target_kind, target_id, since_at) \
          SELECT tenant_id, target_kind, target_id, since_at FROM stopped \
