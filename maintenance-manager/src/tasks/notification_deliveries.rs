@@ -10,7 +10,7 @@ use evenkeel_kit::chain::chain;
 use evenkeel_store::notifications::queue::{self, ClaimedTarget, PendingDelivery};
 use evenkeel_store::{Store, StoreError};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -33,8 +33,18 @@ const MAX_CONCURRENT_TARGETS: usize = 16;
 /// Maximum number of messages that a target gets before others get their turn.
 const MAX_DELIVERIES_PER_CLAIM: usize = 100;
 
+/// How long a target gets messages before others get their turn. A target that answers slowly must not
+/// delay others by as many attempts as it has messages.
+const TURN_PERIOD: Duration = Duration::from_secs(5);
+
+/// How long a stop waits for the results of attempts. An attempt without a recorded result is repeated.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Maximum number of rows that one statement changes.
 const BATCH_SIZE: u32 = 1_000;
+
+/// Maximum number of batches of one pass.
+const MAX_BATCHES_PER_PASS: usize = 100;
 
 /// How long ended deliveries are listed and can be replayed.
 const DELIVERY_RETENTION: TimeDelta = TimeDelta::days(30);
@@ -69,8 +79,8 @@ impl NotificationDeliveries {
         self
     }
 
-    /// Delivers until it is stopped. Attempts that run then are abandoned: another replica repeats
-    /// them when the lease has ended.
+    /// Delivers until it is stopped. Then it waits for the attempts that run, but only for a short time:
+    /// another replica repeats the others when their lease has ended.
     pub async fn run(self, stopping: CancellationToken) {
         let Some(worker) = self.create_worker() else {
             stopping.cancelled().await;
@@ -82,7 +92,7 @@ impl NotificationDeliveries {
         let mut claims = 0_u32;
         loop {
             tokio::select! {
-                () = stopping.cancelled() => return,
+                () = stopping.cancelled() => break,
                 Some(ended) = running.join_next() => {
                     self.note_ended(ended);
                     continue;
@@ -97,8 +107,16 @@ impl NotificationDeliveries {
             let claimed = self.claim(free).await;
             self.outage.note_pass("notifications", &claimed);
             for target in claimed.unwrap_or_default() {
-                running.spawn(worker.clone().deliver_to(target));
+                running.spawn(worker.clone().deliver_to(target, stopping.clone()));
             }
+        }
+        let finished = async {
+            while let Some(ended) = running.join_next().await {
+                self.note_ended(ended);
+            }
+        };
+        if tokio::time::timeout(STOP_TIMEOUT, finished).await.is_err() {
+            tracing::info!("deliveries of notifications are abandoned; they will be repeated");
         }
     }
 
@@ -114,7 +132,7 @@ impl NotificationDeliveries {
         };
         let mut running = JoinSet::new();
         for target in self.claim(MAX_CONCURRENT_TARGETS).await? {
-            running.spawn(worker.clone().deliver_to(target));
+            running.spawn(worker.clone().deliver_to(target, CancellationToken::new()));
         }
         let mut delivered = 0;
         while let Some(ended) = running.join_next().await {
@@ -161,11 +179,31 @@ impl NotificationDeliveries {
     }
 
     /// Queues the stops of assignments, ends deliveries that are overdue or too many, and removes old
-    /// ones. Each is a transaction of its own, and what exceeds a batch is left to the next pass.
+    /// ones. Each batch is a transaction of its own.
     async fn maintain(&self) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
         queue::queue_stops(&tx, tx.database_time(), BATCH_SIZE).await?;
         tx.commit().await?;
+        for _ in 0..MAX_BATCHES_PER_PASS {
+            if self.end_batch().await? < u64::from(BATCH_SIZE) {
+                break;
+            }
+        }
+        for _ in 0..MAX_BATCHES_PER_PASS {
+            let tx = self.store.fleet().await?;
+            let before = tx.database_time() - DELIVERY_RETENTION;
+            let deleted = queue::delete_ended(&tx, before, BATCH_SIZE).await?;
+            tx.commit().await?;
+            if deleted < u64::from(BATCH_SIZE) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a batch of deliveries that are overdue, and one of those that are too many. Returns their
+    /// number.
+    async fn end_batch(&self) -> Result<u64, StoreError> {
         let tx = self.store.fleet().await?;
         let now = tx.database_time();
         let overdue = queue::end_overdue(&tx, now, BATCH_SIZE).await?;
@@ -176,18 +214,24 @@ impl NotificationDeliveries {
                 .increment(overdue + excess);
             tracing::warn!(overdue, excess, "notifications were not delivered");
         }
-        let tx = self.store.fleet().await?;
-        queue::delete_ended(&tx, tx.database_time() - DELIVERY_RETENTION, BATCH_SIZE).await?;
-        tx.commit().await
+        Ok(overdue + excess)
     }
 }
 
 impl DeliveryWorker {
-    /// Delivers to a claimed target until nothing is due or an attempt fails, and ends the lease.
-    /// Returns the number of messages that it has accepted.
-    async fn deliver_to(self, target: ClaimedTarget) -> Result<usize, StoreError> {
+    /// Delivers to a claimed target until nothing is due, an attempt fails, its turn is over or the task
+    /// is stopped, and ends the lease. Returns the number of messages that the target has accepted.
+    async fn deliver_to(
+        self,
+        target: ClaimedTarget,
+        stopping: CancellationToken,
+    ) -> Result<usize, StoreError> {
+        let turn_end = Instant::now() + TURN_PERIOD;
         let mut delivered = 0;
         for _ in 0..MAX_DELIVERIES_PER_CLAIM {
+            if stopping.is_cancelled() || Instant::now() >= turn_end {
+                break;
+            }
             let Some((delivery, now)) = self.load_next(&target).await? else {
                 break;
             };
@@ -249,7 +293,7 @@ impl DeliveryWorker {
         let result = if is_dead { "dead" } else { "failed" };
         metrics::counter!("evenkeel_notification_deliveries_total", "result" => result)
             .increment(1);
-        tracing::debug!(project = %target.tenant, target = %target.target, %error, is_dead, "an attempt failed");
+        tracing::debug!(project = %target.tenant, id = %target.target, %error, is_dead, "an attempt failed");
         Ok(())
     }
 }

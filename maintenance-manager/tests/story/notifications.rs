@@ -232,13 +232,60 @@ async fn the_oldest_of_more_than_a_thousand_pending_messages_become_dead_letters
     let server = TestServer::new().await;
     let target = WebhookTarget::start(FAIL).await;
     let id = server.notify(&target.url).await;
-    let queued = server.queue_tests(id, 1_002).await;
+    let queued = server.queue_tests(id, 2_100).await;
     server.deliver().await;
     let dead = server.notifications(NotificationState::Dead).await;
-    let ids: Vec<_> = dead.iter().rev().map(|delivery| delivery.id.to_string()).collect();
-    assert_eq!(ids, queued[..2]);
+    assert_eq!(dead[0].id.to_string(), queued[1_099], "in several batches");
     assert!(dead[0].last_error.contains("the queue of the target was full"));
-    assert_eq!(server.notifications(NotificationState::Pending).await.len(), 1_000);
+    let attempts = target.received();
+    let attempted: Vec<_> = attempts.iter().map(|message| &message.id).collect();
+    assert_eq!(attempted, [&queued[1_100]], "the first of the newest thousand");
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_the_result_of_an_attempt_and_begins_no_other() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(WebhookBehavior::Wait).await;
+    let id = server.notify(&target.url).await;
+    let queued = server.queue_tests(id, 2).await;
+    let life = Lifecycle::new();
+    let (deliveries, stopping) = (server.deliveries(&settings()), life.stopping());
+    let running = Lifecycle::detach(deliveries.run(stopping));
+    let received = async {
+        while target.received().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(25), received).await.expect("received");
+    life.stop();
+    target.set_behavior(ACCEPT);
+    running.await.expect("stopped");
+    let delivered = server.notifications(NotificationState::Delivered).await;
+    let ids: Vec<_> = delivered.iter().map(|delivery| delivery.id.to_string()).collect();
+    assert_eq!(ids, queued[..1]);
+    assert_eq!(server.deliver().await, 1, "the lease has ended");
+}
+
+#[tokio::test]
+async fn targets_after_failures_are_served_last() {
+    let server = TestServer::new().await;
+    let (dead, good) = (WebhookTarget::start(FAIL).await, WebhookTarget::start(ACCEPT).await);
+    let mut failing = Vec::new();
+    // As many as one process delivers to at once.
+    for _ in 0..16 {
+        failing.push(server.notify(&dead.url).await);
+    }
+    for failures in 1..=2 {
+        for id in &failing {
+            server.queue_tests(*id, 1).await;
+        }
+        if failures == 2 {
+            let id = server.notify(&good.url).await;
+            server.queue_tests(id, 1).await;
+        }
+        assert_eq!(server.deliver().await, usize::from(failures == 2));
+    }
+    assert_eq!(dead.received().len(), 16 + 15);
 }
 
 #[tokio::test]

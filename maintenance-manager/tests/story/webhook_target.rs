@@ -19,6 +19,8 @@ pub enum WebhookBehavior {
     Redirect,
     /// Never answers.
     Hang,
+    /// Accepts the message as soon as the behavior is another one.
+    Wait,
 }
 
 /// A message that a webhook has received.
@@ -78,6 +80,10 @@ impl WebhookTarget {
         self.state.lock().expect("the state").behavior = behavior;
     }
 
+    fn behavior(&self) -> WebhookBehavior {
+        self.state.lock().expect("the state").behavior
+    }
+
     /// All messages, also those that were not accepted.
     pub fn received(&self) -> Vec<ReceivedMessage> {
         self.state.lock().expect("the state").received.clone()
@@ -107,6 +113,12 @@ impl WebhookTarget {
             WebhookBehavior::Redirect => "HTTP/1.1 307 Temporary Redirect\r\n\
                 location: http://169.254.169.254/latest/meta-data/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
                 .to_owned(),
+            WebhookBehavior::Wait => {
+                while self.behavior() == WebhookBehavior::Wait {
+                    tokio::task::yield_now().await;
+                }
+                "HTTP/1.1 204 Answer\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
+            }
             WebhookBehavior::Hang => {
                 // Waits until the client closes the connection.
                 _ = connection.read(&mut [0; 1]).await;
