@@ -29,7 +29,7 @@ CREATE TABLE notification_queues (
     retry_at    timestamptz,
     -- The last claim, so that targets take turns.
     claimed_at  timestamptz,
-    -- The replica that delivers, until when.
+    -- The lease: the replica that delivers, and the end of the lease.
     holder      uuid,
     lease_until timestamptz,
     PRIMARY KEY (tenant_id, target_id),
@@ -86,13 +86,13 @@ BEGIN
 END
 $$;
 
--- Whether a project has a target for an event.
+-- Whether a project has an enabled target for an event.
 CREATE FUNCTION has_notification_target(project uuid, event_name text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM notification_targets t
         WHERE t.tenant_id = project AND t.enabled AND event_name = ANY (t.events))
 $$;
 
--- Queues an event for each target of the project that has selected it. Later attempts end 72 hours after the event.
+-- Queues an event for each enabled target of the project that has selected it. Later attempts end 72 hours after the event.
 CREATE FUNCTION queue_notification(project uuid, event_name text, event_time timestamptz, event_details jsonb) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO notification_deliveries (tenant_id, target_id, event, event_at, details, retry_until)

@@ -118,7 +118,7 @@ pub async fn replace_secret(
 /// # Errors
 /// It does not exist in the project.
 pub async fn delete(tx: &Tx, id: NotificationTargetId) -> Result<(), StoreError> {
-    // Whoever records an attempt locks the delivery first and then the queue, which is deleted with the
+    // The record of an attempt locks the delivery first and then the queue, which is deleted with the
     // target. The other order could end in a deadlock.
     let sql = "DELETE FROM notification_deliveries WHERE tenant_id = $1 AND target_id = $2";
     execute(tx.conn(), sql, target_key(tx, id)).await?;

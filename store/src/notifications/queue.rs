@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::limit_usage::FAILED_RUNS_SQL;
 use crate::tx::{FleetTx, execute, query_all, query_one};
 
-/// How long a replica holds a target without a sign of life. Longer than one attempt may take.
+/// Duration of a lease of a target. Each attempt extends the lease, and none may take longer.
 pub const LEASE_PERIOD: TimeDelta = TimeDelta::seconds(60);
 
 /// Maximum length of a stored error in bytes.
