@@ -32,6 +32,7 @@ mod log;
 mod logins;
 mod migration;
 mod node_tokens;
+mod notifications;
 mod operator_tokens;
 mod orders;
 mod os_catalogue;
