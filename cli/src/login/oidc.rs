@@ -84,7 +84,7 @@ impl<'a> ProviderClient<'a> {
     ) -> Result<IssuedToken, Failure> {
         let claims = tokens.verify_id_token(&self.settings, nonce, now)?;
         let token = tokens.choose_token(&self.settings)?;
-        let login = tokens.refresh_token.map(|refresh_token| Login {
+        let login = tokens.refresh.map(|refresh_token| Login {
             username: sanitize_text(&tokens::user_name(&claims)),
             realm: self.settings.issuer.clone(),
             client: self.settings.client_id.clone(),
@@ -117,7 +117,7 @@ pub async fn renew(
     let tokens: ProviderTokens = response.into_content(&settings.issuer)?;
     let token = tokens.choose_token(&settings)?;
     // Without a new refresh token, the old one stays valid.
-    let refresh_token = tokens.refresh_token.unwrap_or_else(|| login.refresh_token.clone());
+    let refresh_token = tokens.refresh.unwrap_or_else(|| login.refresh_token.clone());
     Ok(IssuedToken { token, login: Some(Login { refresh_token, ..login.clone() }) })
 }
 

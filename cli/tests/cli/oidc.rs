@@ -119,7 +119,7 @@ async fn failed_logins_with_the_browser_are_explained() {
 }
 
 #[tokio::test]
-async fn a_login_that_nobody_finishes_ends() {
+async fn a_login_that_is_not_finished_ends() {
     let (cli, provider) = desktop().await;
     // The browser does not open, so nobody logs in.
     let line = login_line(&cli, "--no-browser --timeout 1ms");

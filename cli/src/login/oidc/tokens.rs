@@ -21,11 +21,12 @@ const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(5);
 #[expect(clippy::struct_field_names, reason = "the names of RFC 6749 and OpenID Connect")]
 #[derive(Debug, Deserialize)]
 pub struct ProviderTokens {
-    access_token: Secret,
-    #[serde(default)]
-    id_token: Option<Secret>,
-    #[serde(default)]
-    pub refresh_token: Option<Secret>,
+    #[serde(rename = "access_token")]
+    access: Secret,
+    #[serde(default, rename = "id_token")]
+    id: Option<Secret>,
+    #[serde(default, rename = "refresh_token")]
+    pub refresh: Option<Secret>,
 }
 
 impl ProviderTokens {
@@ -37,7 +38,7 @@ impl ProviderTokens {
         now: DateTime<Utc>,
     ) -> Result<Value, Failure> {
         let issuer = &settings.issuer;
-        let token = self.id_token.as_ref().ok_or_else(|| {
+        let token = self.id.as_ref().ok_or_else(|| {
             bad_response(
                 issuer,
                 "it has no ID token, so the provider does not support OpenID Connect",
@@ -59,7 +60,7 @@ impl ProviderTokens {
                     && settings.audience.as_ref().is_none_or(|name| has_audience(&claims, name))
             })
         };
-        let tokens = [Some(&self.access_token), self.id_token.as_ref()];
+        let tokens = [Some(&self.access), self.id.as_ref()];
         let token = tokens.into_iter().flatten().find(fits).cloned();
         token.ok_or_else(|| {
             let (issuer, client) = (&settings.issuer, &settings.client_id);
@@ -104,8 +105,8 @@ fn check_id_claims(
 /// Name of the user for people.
 pub fn user_name(claims: &Value) -> String {
     let names = ["preferred_username", "email", "name", "sub"];
-    let texts = names.iter().filter_map(|name| claims[*name].as_str());
-    texts.into_iter().find(|text| !text.is_empty()).unwrap_or("unknown user").to_owned()
+    let mut texts = names.iter().filter_map(|name| claims[*name].as_str());
+    texts.find(|text| !text.is_empty()).unwrap_or("unknown user").to_owned()
 }
 
 /// Whether a token is a JSON Web Token that expires before this time.
@@ -167,8 +168,17 @@ mod tests {
     }
 
     fn tokens(access: &Secret, id: Option<&Secret>) -> ProviderTokens {
-        let (access_token, id_token) = (access.clone(), id.cloned());
-        ProviderTokens { access_token, id_token, refresh_token: None }
+        ProviderTokens { access: access.clone(), id: id.cloned(), refresh: None }
+    }
+
+    #[test]
+    fn a_response_has_the_field_names_of_oauth() {
+        let response = json!({"access_token": "a", "id_token": "i", "refresh_token": "r"});
+        let tokens: ProviderTokens = serde_json::from_value(response).unwrap();
+        let optional = [tokens.id, tokens.refresh].map(|token| token.unwrap().reveal().to_owned());
+        assert_eq!((tokens.access.reveal(), optional), ("a", ["i", "r"].map(str::to_owned)));
+        let tokens: ProviderTokens = serde_json::from_str(r#"{"access_token": "a"}"#).unwrap();
+        assert!(tokens.id.is_none() && tokens.refresh.is_none());
     }
 
     #[test]
