@@ -25,8 +25,12 @@ use methods::{LoginMethods, fetch_login_methods};
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
 /// Maximum length of a password.
-const MAX_PASSWORD_BYTES: usize = 1_024;
-/// Byte that Ctrl-C sends while a password is typed.
+const MAX_PASSWORD_BYTES: u64 = 1_024;
+
+/// Maximum length of the name of a user.
+const MAX_NAME_BYTES: u64 = 1_024;
+
+/// Byte that Ctrl-C sends while a secret is typed.
 const CTRL_C: u8 = 3;
 
 const EXAMPLES: &str = "Examples:
@@ -152,8 +156,7 @@ impl LoginCommand {
                 self.log_in_with_password(username, context, system).await
             }
             None if methods.are_none() => {
-                writeln!(system.notes, "the server lists no logins; paste a token:")?;
-                system.notes.flush()?;
+                write!(system.notes, "the server lists no logins; paste a token: ")?;
                 let token = Secret::new(self.read_token(system)?);
                 Ok(IssuedToken { token, login: None })
             }
@@ -222,6 +225,10 @@ impl LoginCommand {
             text = token;
         } else if let Some(path) = self.token_file {
             text = super::read_file(&path)?;
+        } else if system.environment.interactive {
+            // A terminal has no end of the input: the token is one line.
+            let line = read_hidden_line(MAX_TOKEN_BYTES, system)?;
+            text = String::from_utf8(line).unwrap_or_default();
         } else {
             system.input.take(MAX_TOKEN_BYTES).read_to_string(&mut text)?;
         }
@@ -240,7 +247,7 @@ impl LoginCommand {
 fn read_username(system: &mut System<'_>) -> Result<String, Failure> {
     write!(system.notes, "user name: ")?;
     system.notes.flush()?;
-    let name = String::from_utf8(read_line(system.input)?).unwrap_or_default();
+    let name = String::from_utf8(read_line(system.input, MAX_NAME_BYTES)?).unwrap_or_default();
     let name = name.trim();
     if name.is_empty() {
         return Err(Failure::usage_with(
@@ -259,23 +266,16 @@ pub(super) fn read_password(
 ) -> Result<Secret, Failure> {
     let line = match file {
         Some(path) => {
-            let read = std::fs::File::open(&path).and_then(|mut file| read_line(&mut file));
+            let file = std::fs::File::open(&path);
+            let read = file.and_then(|mut file| read_line(&mut file, MAX_PASSWORD_BYTES));
             read.map_err(|source| Failure::File { path, source })?
         }
         None if system.environment.interactive => {
             write!(system.notes, "password for {username}: ")?;
-            system.notes.flush()?;
-            (system.hide_input)(true);
-            let typed = read_line(system.input);
-            (system.hide_input)(false);
-            writeln!(system.notes)?;
-            typed?
+            read_hidden_line(MAX_PASSWORD_BYTES, system)?
         }
-        None => read_line(system.input)?,
+        None => read_line(system.input, MAX_PASSWORD_BYTES)?,
     };
-    if line.contains(&CTRL_C) {
-        return Err(Failure::usage("nothing was done"));
-    }
     let text = String::from_utf8(line).unwrap_or_default();
     let text = text.trim_end_matches('\r');
     if text.is_empty() {
@@ -287,11 +287,26 @@ pub(super) fn read_password(
     Ok(Secret::new(text))
 }
 
-/// Reads a line without its line break.
-fn read_line(input: &mut dyn Read) -> io::Result<Vec<u8>> {
+/// Reads a line after a prompt on a terminal, which does not show it.
+fn read_hidden_line(max_bytes: u64, system: &mut System<'_>) -> Result<Vec<u8>, Failure> {
+    system.notes.flush()?;
+    (system.hide_input)(true);
+    let typed = read_line(system.input, max_bytes);
+    (system.hide_input)(false);
+    writeln!(system.notes)?;
+    let line = typed?;
+    if line.contains(&CTRL_C) {
+        return Err(Failure::usage("nothing was done"));
+    }
+    Ok(line)
+}
+
+/// Reads a line without its line break, up to a maximum length.
+fn read_line(input: &mut dyn Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
-    while line.len() < MAX_PASSWORD_BYTES && input.read(&mut byte)? == 1 && byte[0] != b'\n' {
+    let mut rest = input.take(max_bytes);
+    while rest.read(&mut byte)? == 1 && byte[0] != b'\n' {
         line.push(byte[0]);
     }
     Ok(line)

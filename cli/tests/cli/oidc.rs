@@ -224,8 +224,11 @@ async fn the_only_login_of_a_server_is_used() {
     let line = login_line(&cli, "");
     let (text, _) = cli.bare(&line, "alice\nsecret\n").await.expect("logged in");
     assert!(text.starts_with("user name: password for alice: \nlogged in to "), "{text}");
-    let (text, _) = cli.bare(&line, "good\n").await.expect("logged in");
-    assert!(text.starts_with("the server lists no logins; paste a token:\nlogged in"), "{text}");
+    // A terminal has no end of the input, so the token ends with its line.
+    let (text, _) = cli.bare(&line, "good\nnext line\n").await.expect("logged in");
+    assert!(text.starts_with("the server lists no logins; paste a token: \nlogged in"), "{text}");
+    let failure = cli.bare(&line, "go\u{3}\n").await.expect_err("nothing was entered");
+    assert_eq!(failure.to_string(), "nothing was done");
     // A pipe contains a token.
     cli.interactive = false;
     let (text, _) = cli.bare(&line, "good\n").await.expect("logged in");
