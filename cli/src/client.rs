@@ -61,11 +61,15 @@ pub struct Renewal {
 
 impl Renewal {
     /// Stores a renewed token in the context. Reads the file again first, because other commands
-    /// may have changed it.
+    /// may have changed it: a context that has another login by now, or none, keeps it.
     fn save_token(&self, issued: &IssuedToken) -> Result<(), Failure> {
         let mut contexts = Contexts::load(&self.contexts)?;
         let mut all = contexts.contexts.iter_mut();
-        if let Some(context) = all.find(|context| context.name == self.context) {
+        let old_token = self.login.refresh_token.reveal();
+        let is_same = |login: &Login| login.refresh_token.reveal() == old_token;
+        if let Some(context) = all.find(|context| context.name == self.context)
+            && context.login.as_ref().is_some_and(is_same)
+        {
             context.token = Some(issued.token.clone());
             context.login.clone_from(&issued.login);
             contexts.save(&self.contexts)?;
@@ -480,6 +484,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::contexts::Context;
 
@@ -493,10 +499,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_token_that_another_command_has_renewed_is_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("contexts.yaml");
+    /// Writes a file with the context `default`.
+    fn save_context(path: &Path, login: Option<Login>) {
         let mut contexts = Contexts::default();
         contexts.upsert(Context {
             name: "default".to_owned(),
@@ -504,9 +508,38 @@ mod tests {
             project: None,
             ca: None,
             token: Some(Secret::new("next")),
-            login: Some(login("second")),
+            login,
         });
-        contexts.save(&path).unwrap();
+        contexts.save(path).unwrap();
+    }
+
+    #[test]
+    fn a_renewed_token_replaces_only_the_login_that_it_renews() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("contexts.yaml");
+        let renewal = Renewal {
+            login: login("first"),
+            contexts: path.clone(),
+            context: "default".to_owned(),
+        };
+        let issued = IssuedToken { token: Secret::new("renewed"), login: Some(login("second")) };
+        let other = Login { username: "bob".to_owned(), ..login("of bob") };
+        for (stored, expected) in
+            [(Some(login("first")), "renewed"), (Some(other), "next"), (None, "next")]
+        {
+            save_context(&path, stored.clone());
+            renewal.save_token(&issued).unwrap();
+            let contexts = Contexts::load(&path).unwrap();
+            let token = contexts.contexts[0].token.as_ref().map(Secret::reveal);
+            assert_eq!(token, Some(expected), "{stored:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_another_command_has_renewed_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("contexts.yaml");
+        save_context(&path, Some(login("second")));
         let newer = |login: Login| {
             let (contexts, context) = (path.clone(), "default".to_owned());
             let newer = Renewal { login, contexts, context }.load_newer_token();

@@ -286,6 +286,21 @@ async fn a_token_is_renewed_before_and_after_its_end() {
 }
 
 #[tokio::test]
+async fn commands_at_the_same_time_renew_a_token_once() {
+    let (cli, provider) = desktop().await;
+    provider.log_in(&cli, &login_line(&cli, "")).await.expect("logged in");
+    replace_token(&cli, "refused");
+    // The provider accepts each refresh token once.
+    let list = || cli.bare("evenkeel host list", "");
+    let (one, other, third) = tokio::join!(list(), list(), list());
+    for result in [one, other, third] {
+        assert_eq!(result.expect("a list").0, "no hosts\n");
+    }
+    let requests = provider.requests();
+    assert_eq!(requests.matches("grant_type=refresh_token").count(), 1, "{requests}");
+}
+
+#[tokio::test]
 async fn a_login_that_the_provider_ended_is_not_renewed() {
     let (cli, provider) = desktop().await;
     provider.log_in(&cli, &login_line(&cli, "")).await.expect("logged in");
