@@ -88,11 +88,19 @@ impl ProviderClient<'_> {
                 Ok(Ok(tokens)) => return Ok(tokens),
                 Ok(Err(error)) => interval = next_interval(issuer, &error, interval)?,
                 // RFC 8628, section 3.5: after a timeout, the interval is doubled.
-                Err(Failure::Unreachable { .. }) => interval = interval.saturating_mul(2),
+                Err(failure) if is_transient(&failure) => interval = interval.saturating_mul(2),
                 Err(failure) => return Err(failure),
             }
         }
     }
+}
+
+/// Whether a later token request can succeed: the user may still be at the page of the provider.
+const fn is_transient(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Unreachable { .. } | Failure::Refused { status: 429 | 500..=599, .. }
+    )
 }
 
 /// The interval until the next token request, after this error.
@@ -126,7 +134,22 @@ fn show_code(device: &DeviceAuthorization, system: &mut System<'_>) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use reqwest::StatusCode;
+
+    use super::super::form::unexpected_status;
     use super::*;
+
+    #[test]
+    fn an_overloaded_provider_does_not_end_a_login() {
+        for (status, expected) in
+            [(429, true), (500, true), (503, true), (400, false), (302, false)]
+        {
+            let status = StatusCode::from_u16(status).unwrap();
+            let failure = unexpected_status("https://login.example", status);
+            assert_eq!(is_transient(&failure), expected, "{status}");
+        }
+        assert!(!is_transient(&Failure::usage("the code has expired")));
+    }
 
     #[test]
     fn the_interval_grows_only_when_the_provider_is_busy() {
