@@ -13,8 +13,8 @@ use crate::invalid::Invalid;
 pub struct TenantId(Uuid);
 
 impl TenantId {
-    /// Stands for no project in the change log: changes of users, of tokens of all projects, of projects themselves, and
-    /// logins. No project has this id.
+    /// Stands for no project in the change log: changes of users, of tokens without a project, of
+    /// projects themselves, and logins. No project has this ID.
     pub const NO_PROJECT: Self = Self(Uuid::nil());
 
     #[must_use]
