@@ -201,7 +201,7 @@ impl Failure {
                 ))
             }
             Self::Refused { status: 401, .. } => Some(
-                "log in with `evenkeel login --username NAME` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token"
+                "log in with `evenkeel login` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token"
                     .to_owned(),
             ),
             // The message names the role.

@@ -19,7 +19,7 @@ async fn a_rejected_token_suggests_a_login() {
     cli.token = Some(Secret::new("old"));
     insta::assert_snapshot!(cli.fail("evenkeel host list").await, @r"
     the token has expired
-    hint: log in with `evenkeel login --username NAME` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token
+    hint: log in with `evenkeel login` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token
     ");
 }
 

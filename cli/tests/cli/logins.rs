@@ -112,9 +112,7 @@ async fn an_expired_login_suggests_a_new_login() {
     let failure = cli.bare("evenkeel host list", "").await;
     let message = render_failure(&failure.expect_err("the login is over"));
     assert!(
-        message.starts_with(
-            "the token has expired\nhint: log in with `evenkeel login --username NAME`"
-        ),
+        message.starts_with("the token has expired\nhint: log in with `evenkeel login`"),
         "{message}"
     );
 }
