@@ -31,7 +31,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Err(error) => return print_error(LogFormat::Text, &error),
     };
     let format = config.log.format;
-    match dispatch(cli, config).await {
+    match Box::pin(dispatch(cli, config)).await {
         Ok(exit) => exit,
         Err(error) => print_error(format, &error),
     }

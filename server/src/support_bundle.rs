@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use evenkeel_kit::{Clock, SystemClock};
 use evenkeel_store::fleet_counts::{self, FleetCounts, HOSTS_PER_STATEMENT};
 use evenkeel_store::{Store, diagnosis, newest_schema_step};

@@ -16,8 +16,8 @@ use crate::test_server::{Caller, TestServer};
 const CREATE: &str = "POST /v1/users";
 const PASSWORD: &str = "open sesame!";
 
-fn user(name: &str, roles: &[&str]) -> Option<Value> {
-    Some(json!({"name": name, "password": PASSWORD, "roles": roles}))
+fn user(name: &str, roles: &[&str]) -> Value {
+    json!({"name": name, "password": PASSWORD, "roles": roles})
 }
 
 /// An administrator of `theirs`.
@@ -46,21 +46,21 @@ async fn an_administrator_of_a_project_manages_the_users_of_the_project_alone() 
     let server = TestServer::new().await;
     let (root, manager) =
         (server.client_of(Caller::Administrator), server.client_of(Caller::Manager));
-    let created = manager.expect_ok(CREATE, user("alice", &["operator@ours"])).await;
+    let created = manager.expect_ok(CREATE, Some(user("alice", &["operator@ours"]))).await;
     assert_eq!(created["roles"], json!(["operator@ours"]));
     assert_eq!((&created["disabled"], &created["createdBy"]), (&json!(false), &json!("manager")));
-    root.expect_ok(CREATE, user("bob", &["viewer@theirs"])).await;
-    root.expect_ok(CREATE, user("carol", &["viewer@ours", "viewer@theirs"])).await;
+    root.expect_ok(CREATE, Some(user("bob", &["viewer@theirs"]))).await;
+    root.expect_ok(CREATE, Some(user("carol", &["viewer@ours", "viewer@theirs"]))).await;
     assert_eq!(names(&root).await, ["alice", "bob", "carol"]);
     assert_eq!(names(&manager).await, ["alice", "carol"]);
 
     // Roles that the caller may not give, in a foreign or a missing project: the same answer.
     let missing = json!({"type": "urn:evenkeel:problem:missing-role"});
     for role in ["viewer@theirs", "viewer@missing", "evenkeel-admin"] {
-        manager.expect_problem(CREATE, user("dave", &[role]), 403, missing.clone()).await;
+        manager.expect_problem(CREATE, Some(user("dave", &[role])), 403, missing.clone()).await;
     }
     let unknown = json!({"code": "FailedPrecondition"});
-    root.expect_problem(CREATE, user("dave", &["viewer@missing"]), 400, unknown).await;
+    root.expect_problem(CREATE, Some(user("dave", &["viewer@missing"])), 400, unknown).await;
 
     // A user with a role elsewhere could be taken over by a new password.
     let password = || Some(json!({"password": "another sesame"}));
@@ -89,14 +89,14 @@ async fn an_administrator_of_a_project_manages_the_users_of_the_project_alone() 
 async fn a_token_for_automation_changes_no_users() {
     let server = TestServer::new().await;
     let manager = server.client_of(Caller::Manager);
-    manager.expect_ok(CREATE, user("alice", &["viewer@ours"])).await;
+    manager.expect_ok(CREATE, Some(user("alice", &["viewer@ours"]))).await;
     let body = Some(json!({"name": "ci", "role": "administrator"}));
     let created = manager.expect_ok("POST operator-tokens", body).await;
     let automation = server.client(created["token"].as_str(), None);
     assert_eq!(names(&automation).await, ["alice"]);
     let roles = || Some(json!({"roles": ["administrator@ours"]}));
     for (what, body) in [
-        (CREATE, user("bob", &["viewer@ours"])),
+        (CREATE, Some(user("bob", &["viewer@ours"]))),
         ("PUT /v1/users/alice/password", Some(json!({"password": "another sesame"}))),
         ("PUT /v1/users/alice/roles", roles()),
         ("PUT /v1/users/alice/disable", None),
@@ -122,12 +122,12 @@ async fn a_name_of_another_person_is_refused() {
         (&manager, "file-user", "is in the file of users"),
         (&manager, "administrator", "tokens with the subject `administrator` are valid"),
     ] {
-        let body = user(name, &["viewer@ours"]);
+        let body = Some(user(name, &["viewer@ours"]));
         let problem = client.expect_problem(CREATE, body, 400, refused.clone()).await;
         let message = problem["message"].as_str().unwrap_or_default();
         assert!(message.contains(expected), "{message}");
     }
-    root.expect_ok(CREATE, user("administrator", &["viewer@ours"])).await;
+    root.expect_ok(CREATE, Some(user("administrator", &["viewer@ours"]))).await;
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_role_that_is_removed_ends_the_tokens_for_automation_of_its_project() 
     let server = TestServer::new().await;
     let root = server.client_of(Caller::Administrator);
     let roles = ["administrator@ours", "administrator@theirs"];
-    root.expect_ok(CREATE, user("alice", &roles)).await;
+    root.expect_ok(CREATE, Some(user("alice", &roles))).await;
     let (now, hour) = (server.clock.now(), TimeDelta::hours(1));
     let of_alice = [Role::Manage(server.ours.uuid()), Role::Manage(server.theirs.uuid())];
     let issued = server.authority.issue_operator("alice", &of_alice, hour, now).expect("a token");
@@ -159,20 +159,20 @@ async fn a_role_that_is_removed_ends_the_tokens_for_automation_of_its_project() 
 async fn a_user_who_lost_a_role_passes_it_on_to_no_token_and_no_user() {
     let server = TestServer::new().await;
     let root = server.client_of(Caller::Administrator);
-    root.expect_ok(CREATE, user("alice", &["administrator@ours", "viewer@theirs"])).await;
+    root.expect_ok(CREATE, Some(user("alice", &["administrator@ours", "viewer@theirs"]))).await;
     let (now, hour) = (server.clock.now(), TimeDelta::hours(1));
     let of_alice = [Role::Manage(server.ours.uuid()), Role::Read(server.theirs.uuid())];
     let issued = server.authority.issue_operator("alice", &of_alice, hour, now).expect("a token");
     let alice = server.client(Some(issued.token.reveal()), None);
     let token = |name: &str| Some(json!({"name": name, "role": "administrator"}));
     alice.expect_ok("POST operator-tokens", token("first")).await;
-    alice.expect_ok(CREATE, user("bob", &["viewer@ours"])).await;
+    alice.expect_ok(CREATE, Some(user("bob", &["viewer@ours"]))).await;
     // The administrator of a project does not revoke the token, because it has a role elsewhere.
     let roles = Some(json!({"roles": ["viewer@ours"]}));
     server.client_of(Caller::Manager).expect_ok("PUT /v1/users/alice/roles", roles).await;
     for (what, body) in [
         ("POST operator-tokens", token("second")),
-        (CREATE, user("carol", &["administrator@ours"])),
+        (CREATE, Some(user("carol", &["administrator@ours"]))),
         ("PUT /v1/users/alice/roles", Some(json!({"roles": ["administrator@ours"]}))),
         ("PUT /v1/users/bob/disable", None),
     ] {
@@ -188,7 +188,7 @@ async fn a_role_in_a_deleted_project_does_not_keep_a_user_from_its_administrator
     let (root, manager) =
         (server.client_of(Caller::Administrator), server.client_of(Caller::Manager));
     root.expect_ok("PUT /v1/projects/gone", Some(json!({"description": ""}))).await;
-    root.expect_ok(CREATE, user("alice", &["viewer@gone", "viewer@ours"])).await;
+    root.expect_ok(CREATE, Some(user("alice", &["viewer@gone", "viewer@ours"]))).await;
     let password = || Some(json!({"password": "another sesame"}));
     manager.expect_problem("PUT /v1/users/alice/password", password(), 403, json!({})).await;
     root.expect_ok("DELETE /v1/projects/gone", None).await;
@@ -204,7 +204,7 @@ async fn a_disabled_or_deleted_user_loses_all_tokens() {
     let server = TestServer::new().await;
     let manager = server.client_of(Caller::Manager);
     for name in ["alice", "bob"] {
-        manager.expect_ok(CREATE, user(name, &["operator@ours"])).await;
+        manager.expect_ok(CREATE, Some(user(name, &["operator@ours"]))).await;
     }
     let disabled = manager.expect_ok("PUT /v1/users/alice/disable", None).await;
     assert_eq!(disabled["disabled"], true);
@@ -227,7 +227,7 @@ async fn a_disabled_or_deleted_user_loses_all_tokens() {
 async fn the_last_administrator_stays_unless_forced() {
     let server = TestServer::new().await;
     let root = server.client_of(Caller::Administrator);
-    root.expect_ok(CREATE, user("alice", &["evenkeel-admin"])).await;
+    root.expect_ok(CREATE, Some(user("alice", &["evenkeel-admin"]))).await;
     let roles = || Some(json!({"roles": ["viewer@ours"]}));
     for (what, body) in [
         ("PUT /v1/users/alice/disable", None),
@@ -239,7 +239,7 @@ async fn the_last_administrator_stays_unless_forced() {
         let message = problem["message"].as_str().unwrap_or_default();
         assert!(message.contains("is the last enabled user"), "{message}");
     }
-    root.expect_ok(CREATE, user("bob", &["evenkeel-admin", "viewer@ours"])).await;
+    root.expect_ok(CREATE, Some(user("bob", &["evenkeel-admin", "viewer@ours"]))).await;
     root.expect_ok("PUT /v1/users/alice/disable", None).await;
     // A disabled administrator does not count.
     root.expect_problem("PUT /v1/users/bob/disable", None, 400, json!({})).await;
@@ -274,10 +274,10 @@ async fn bad_users_are_refused() {
         let problem = root.expect_problem(CREATE, Some(body), 400, json!({"field": field})).await;
         assert!(!problem.to_string().contains("elevenbytes"), "{problem}");
     }
-    root.expect_ok(CREATE, user("alice", &viewer)).await;
+    root.expect_ok(CREATE, Some(user("alice", &viewer))).await;
     let expected =
         json!({"code": "FailedPrecondition", "message": "the user `alice` exists already"});
-    root.expect_problem(CREATE, user("alice", &viewer), 400, expected).await;
+    root.expect_problem(CREATE, Some(user("alice", &viewer)), 400, expected).await;
     let weak = Some(json!({"password": "short"}));
     root.expect_problem("PUT /v1/users/alice/password", weak, 400, json!({"field": "password"}))
         .await;
@@ -293,7 +293,7 @@ async fn bad_users_are_refused() {
 async fn changes_of_users_are_in_the_change_log_without_passwords() {
     let server = TestServer::new().await;
     let root = server.client_of(Caller::Administrator);
-    root.expect_ok(CREATE, user("alice", &["viewer@ours"])).await;
+    root.expect_ok(CREATE, Some(user("alice", &["viewer@ours"]))).await;
     let password = Some(json!({"password": "another sesame"}));
     server.clock.advance(TimeDelta::seconds(1));
     root.expect_ok("PUT /v1/users/alice/password", password).await;
@@ -336,7 +336,7 @@ async fn a_token_that_was_just_revoked_issues_no_other() {
     let by_id = server.client_of(Caller::Manager);
     by_id.expect_ok("POST /v1/logout", None).await;
     let root = server.client_of(Caller::Administrator);
-    root.expect_ok(CREATE, user("other", &["administrator@ours"])).await;
+    root.expect_ok(CREATE, Some(user("other", &["administrator@ours"]))).await;
     let (now, hour) = (server.clock.now(), TimeDelta::hours(1));
     let roles = [Role::Manage(server.ours.uuid())];
     let issued = server.authority.issue_operator("other", &roles, hour, now).expect("a token");
@@ -345,7 +345,7 @@ async fn a_token_that_was_just_revoked_issues_no_other() {
     for client in [by_id, by_subject] {
         for (what, body) in [
             ("POST operator-tokens", json!({"name": "ci", "role": "viewer"})),
-            (CREATE, user("bob", &["viewer@ours"]).expect("a body")),
+            (CREATE, user("bob", &["viewer@ours"])),
         ] {
             let expected = json!({"message": "the token was revoked"});
             client.expect_problem(what, Some(body), 401, expected).await;

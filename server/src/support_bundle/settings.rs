@@ -87,7 +87,9 @@ mod tests {
         match value {
             Value::String(text) if text == "hush" => found.push(path.to_owned()),
             Value::Array(items) => {
-                items.iter().for_each(|item| planted_paths(item, &format!("{path}.*"), found));
+                for item in items {
+                    planted_paths(item, &format!("{path}.*"), found);
+                }
             }
             Value::Object(members) => {
                 for (name, member) in members {

@@ -18,7 +18,6 @@ use crate::Failure;
 const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(5);
 
 /// Response of the token endpoint.
-#[expect(clippy::struct_field_names, reason = "the names of RFC 6749 and OpenID Connect")]
 #[derive(Debug, Deserialize)]
 pub struct ProviderTokens {
     #[serde(rename = "access_token")]

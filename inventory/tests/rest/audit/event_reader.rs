@@ -72,7 +72,8 @@ impl EventReader {
         loop {
             if let Some((block, rest)) = self.received.split_once("\n\n") {
                 let event = parse_event(block);
-                self.received = rest.to_owned();
+                let rest = rest.to_owned();
+                self.received = rest;
                 match event {
                     Some(event) => return Some(event),
                     None => continue,

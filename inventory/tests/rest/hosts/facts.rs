@@ -18,7 +18,7 @@ async fn server_with_facts() -> (TestServer, ResourceIds) {
     let now = server.clock.now();
     server
         .edit_node(&resources.host, |node| {
-            node.agent_version = "0.1.0".to_owned();
+            node.agent_version = "0.1.0".into();
             node.facts_summary = FactsSummary {
                 kernel_release: Some("6.1.0-40-amd64".to_owned()),
                 reboot_required: Some(true),
