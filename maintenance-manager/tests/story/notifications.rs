@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::test_server::{TestNode, TestServer, downloading};
 use crate::update_limits::{failed, staged_nodes};
-use crate::webhook_target::{WebhookBehavior, WebhookTarget};
+use crate::webhook_target::{ReceivedMessage, WebhookBehavior, WebhookTarget};
 
 const ACCEPT: WebhookBehavior = WebhookBehavior::Status(204);
 const FAIL: WebhookBehavior = WebhookBehavior::Status(500);
@@ -103,7 +103,7 @@ async fn a_failed_run_a_stopped_assignment_and_a_silent_node_are_reported() {
     let messages = target.received();
     assert!(messages.iter().all(|message| message.is_signed_with(&SECRET)));
     assert!(!messages[0].is_signed_with(&[8; 32]));
-    let bodies: Vec<_> = messages.iter().map(|message| message.json()).collect();
+    let bodies: Vec<_> = messages.iter().map(ReceivedMessage::json).collect();
     let types: Vec<_> = bodies.iter().map(|body| body["type"].clone()).collect();
     assert_eq!(types, ["run-failed", "assignment-stopped", "node-silent"]);
     let run = server.runs(&node).await[0].id.to_string();
