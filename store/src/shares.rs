@@ -327,7 +327,8 @@ mod tests {
         assert_eq!((permits.len(), waiting()), (1, 0));
         let mut context = Context::from_waker(Waker::noop());
         {
-            let next = shares.acquire(ConnectionShare::RestReads, Some(&project(2)), None);
+            let project = project(2);
+            let next = shares.acquire(ConnectionShare::RestReads, Some(&project), None);
             let mut next = pin!(next);
             assert!(next.as_mut().poll(&mut context).is_pending());
             assert_eq!(waiting(), 1);

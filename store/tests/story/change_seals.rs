@@ -167,25 +167,25 @@ async fn every_change_is_sealed_once_while_writers_commit_out_of_order() {
     };
     // As on two replicas.
     let seal_meanwhile = async || {
-        let (mut sealer, mut sealed) = (ChangeSealer::new(store.clone()), 0);
+        let (mut sealer, mut count) = (ChangeSealer::new(store.clone()), 0);
         while !is_done.get() {
-            sealed += sealer.pass().await.expect("a pass").changes;
+            count += sealer.pass().await.expect("a pass").changes;
             tokio::task::yield_now().await;
         }
-        sealed
+        count
     };
     let ((), first, second) = join3(write, seal_meanwhile(), seal_meanwhile()).await;
-    let mut sealed = first + second;
+    let mut count = first + second;
     // A rollback may not have arrived yet.
     let mut sealer = ChangeSealer::new(store.clone());
     while verify(&store).await.projects.values().any(|project| project.unsealed.is_some()) {
-        sealed += sealer.pass().await.expect("a pass").changes;
+        count += sealer.pass().await.expect("a pass").changes;
     }
     let report = verify(&store).await;
     assert!(report.is_unaltered(), "{report:?}");
-    let counted: u64 = report.projects.values().map(|project| project.chain.unaltered).sum();
-    assert_eq!(sealed, counted);
-    assert!(counted >= 2 + 45, "{counted}");
+    let verified: u64 = report.projects.values().map(|project| project.chain.unaltered).sum();
+    assert_eq!(count, verified);
+    assert!(verified >= 2 + 45, "{verified}");
 }
 
 /// By a role that owns the tables, with the trigger disabled.

@@ -83,8 +83,9 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     };
     join_tokens::create(&tx, &token, token_digest(tenant), NOON).await.expect("a token");
     let secret = WebhookSecret::from_bytes(vec![1; WebhookSecret::BYTES]);
-    let target = notification_targets::create(&tx, &webhook("chat"), &secret, NOON);
-    let target = target.await.expect("a target");
+    let webhook = webhook("chat");
+    let target = notification_targets::create(&tx, &webhook, &secret, NOON).await;
+    let target = target.expect("a target");
     notifications::queue_test(&tx, target.id, NOON).await.expect("queued");
     tx.commit().await.expect("committed");
     let tx = store.fleet().await.expect("a transaction");
