@@ -74,7 +74,7 @@ async fn the_first_of_consecutive_failed_syncs_is_queued_for_targets_that_select
     let failure = ("sync-failed".to_owned(), target);
     for (outcome, count) in [
         (CycleOutcome::Failed, 0),
-        (CycleOutcome::Succeeded, 0),
+        (CycleOutcome::Good, 0),
         (CycleOutcome::Failed, 1),
         (CycleOutcome::Failed, 1),
         (CycleOutcome::Partial, 1),
@@ -84,7 +84,7 @@ async fn the_first_of_consecutive_failed_syncs_is_queued_for_targets_that_select
         assert_eq!(deliveries(&store, tenant).await, vec![failure.clone(); count], "{outcome:?}");
     }
     set_enabled(&store, tenant, target, false).await;
-    report_sync(&store, tenant, CycleOutcome::Succeeded).await;
+    report_sync(&store, tenant, CycleOutcome::Good).await;
     report_sync(&store, tenant, CycleOutcome::Failed).await;
     assert_eq!(deliveries(&store, tenant).await.len(), 2, "the target is disabled");
     report_sync(&store, other, CycleOutcome::Failed).await;

@@ -201,10 +201,10 @@ async fn each_stream_sees_every_change_exactly_once_while_the_server_is_killed()
     assert!(expected.len() as u64 > changes / 2, "only {} changes", expected.len());
     for mut watcher in watchers.join_all().await {
         watcher.seen.retain(|id| !before.contains(id));
-        let (seen, connections) = (watcher.seen.len(), watcher.connections);
-        assert_eq!(watcher.seen, expected, "{seen} of {}, seed {seed}", expected.len());
+        let (count, connections) = (watcher.seen.len(), watcher.connections);
+        assert_eq!(watcher.seen, expected, "{count} of {}, seed {seed}", expected.len());
         assert!(connections > KILLS, "only {connections} connections");
-        print_progress(&format!("{seen} changes in {connections} connections"));
+        print_progress(&format!("{count} changes in {connections} connections"));
     }
     replicas.stop().await;
 }

@@ -151,7 +151,7 @@ impl Node {
             ..Facts::default()
         };
         let request = PollRequest { facts: Some(facts), ..self.unchanged_poll() };
-        self.poll(request).await.map(drop)
+        Box::pin(self.poll(request)).await.map(drop)
     }
 
     /// Polls until the node gets an update. Returns the digest of the target.
