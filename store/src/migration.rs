@@ -7,10 +7,10 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use evenkeel_migrations::{LOCK_TIMEOUT, Migrator};
-use sea_orm::{ConnectionTrait, DatabaseConnection};
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTraitSelf;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 use tokio::time::sleep;
 
 use crate::bounded::{BoundedTransaction, TransactionParts};
@@ -133,22 +133,27 @@ impl Store {
     }
 }
 
-/// Takes the lock of the migration. Waits for a migration of another process.
+/// Takes the lock of the migration. Waits for a migration of another process with short statements: the creation of an index
+/// waits for every statement that is older, so a statement that waits for the migration would never end.
 async fn lock_migration(observer: &mut PgConnection, limit: Duration) -> Result<(), StoreError> {
     let attempt = vec![format!("pg_try_advisory_lock({MIGRATION_LOCK})::text")];
-    let is_free = select_texts(observer, attempt).await.map_err(connection_error)?;
-    if is_free.iter().flatten().any(|is_free| is_free == "true") {
-        return Ok(());
+    let deadline = Instant::now() + limit;
+    let mut waits = false;
+    loop {
+        let is_free = select_texts(observer, attempt.clone()).await.map_err(connection_error)?;
+        if is_free.iter().flatten().any(|is_free| is_free == "true") {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let message = format!("another process still migrates the schema after {limit:?}");
+            return Err(StoreError::Busy(DbErr::Custom(message)));
+        }
+        if !waits {
+            tracing::info!("another process migrates the schema, waiting for it");
+            waits = true;
+        }
+        sleep(WAIT_CHECK_INTERVAL.min(limit)).await;
     }
-    tracing::info!("another process migrates the schema, waiting for it");
-    let wait = format!(
-        "SET lock_timeout = {}; SELECT pg_advisory_lock({MIGRATION_LOCK})",
-        limit.as_millis().max(1)
-    );
-    let waited = sqlx::raw_sql(AssertSqlSafe(wait)).execute(observer).await;
-    waited.map(drop).map_err(|error| {
-        StoreError::from(sea_orm::DbErr::Exec(sea_orm::RuntimeErr::SqlxError(error.into())))
-    })
 }
 
 /// Applies the missing steps, one after the other.
