@@ -198,10 +198,8 @@ impl Call {
         if !caller.may_read(tenant.uuid()) {
             return Err(no_role_in_project());
         }
-        let (project, role) = (self.project_label(), Role::Manage(tenant.uuid()));
-        Err(Problem::missing_role(format!(
-            "only an administrator of project {project} may do this: the token lacks the role {role}"
-        )))
+        let project = self.project_label();
+        Err(Problem::missing_role(format!("this needs the role administrator@{project}")))
     }
 
     /// Opens a transaction for what any caller may change of itself.

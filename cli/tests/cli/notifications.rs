@@ -70,7 +70,8 @@ async fn deliveries_are_listed_and_replayed() {
         "state": "dead", "attempts": 9, "attemptedAt": "2026-03-01T12:00:00Z", "nextAttemptAt": null,
         "lastError": "the target answered with 500 Internal Server Error",
     });
-    let list = json!({"notifications": [dead], "totalElements": 1, "hasNext": false});
+    let list =
+        json!({"notifications": [dead], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
     cli.fake_server
         .answer("GET notifications?state=dead", list)
         .answer(&format!("PUT notification-targets/{ID}/replay"), json!({"replayed": 1}));

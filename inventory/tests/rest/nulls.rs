@@ -320,8 +320,9 @@ async fn every_response_is_json_and_every_list_has_its_total() {
         if method != "GET" {
             continue;
         }
-        let is_for_administrators =
-            path.starts_with("/v1/operator-tokens") || path.starts_with("/v1/users");
+        let is_for_administrators = ["/v1/operator-tokens", "/v1/users", "/v1/changes"]
+            .iter()
+            .any(|prefix| path.starts_with(prefix));
         let caller = if is_for_administrators { Caller::Administrator } else { Caller::Reader };
         let client = server.client_of(caller);
         let what = format!("GET {}{}", resources.fill(&path, "ours"), required_query(&operation));
