@@ -11,6 +11,7 @@
 //! The credentials of nodes are checked with every call.
 
 use evenkeel_domain::assignment::Scope;
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::log::{ChangeKind, LoggedChange, Operation};
 
 use super::Invalidation;
@@ -28,6 +29,10 @@ enum AffectedNodes {
 }
 
 fn affected_nodes(change: &LoggedChange) -> AffectedNodes {
+    // A second row about a project that was created or deleted, for the audit.
+    if change.tenant == TenantId::NO_PROJECT {
+        return AffectedNodes::None;
+    }
     let is_new = change.operation == Operation::Insert;
     match change.kind {
         ChangeKind::Other => AffectedNodes::None,
@@ -96,7 +101,6 @@ pub fn invalidate(table: &mut CacheTable, change: &LoggedChange, invalidation: &
 #[cfg(test)]
 mod tests {
     use evenkeel_domain::id::{HostId, InstanceId, SiteId};
-    use evenkeel_domain::tenant::TenantId;
     use evenkeel_store::log::Position;
     use uuid::Uuid;
 
@@ -106,7 +110,7 @@ mod tests {
 
     fn affected_by(kind: ChangeKind, operation: Operation, scope: Option<Scope>) -> AffectedNodes {
         affected_nodes(&LoggedChange {
-            tenant: TenantId::new(Uuid::nil()),
+            tenant: TenantId::new(Uuid::from_u128(1)),
             kind,
             id: 1,
             operation,
