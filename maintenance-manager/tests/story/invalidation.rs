@@ -28,7 +28,7 @@ enum AffectedNodes {
 use AffectedNodes::{Near, NoNode, Project};
 
 /// All tables whose changes are in the log, in alphabetical order.
-const LOGGED_TABLES: [(&str, AffectedNodes); 24] = [
+const LOGGED_TABLES: [(&str, AffectedNodes); 25] = [
     ("assignments", Near),
     ("custom_configs", NoNode),
     ("host_hardware", NoNode),
@@ -38,6 +38,7 @@ const LOGGED_TABLES: [(&str, AffectedNodes); 24] = [
     ("join_tokens", NoNode),
     ("local_accounts", NoNode),
     ("node_states", Near),
+    ("notification_targets", NoNode),
     ("os_details", NoNode),
     ("os_profiles", Project),
     ("os_settings", NoNode),
@@ -211,6 +212,10 @@ impl InvalidationFixture {
             }
             "local_accounts" => format!(
                 "INSERT INTO local_accounts VALUES ('{tenant}', 1, 'a', 'ssh-ed25519 A', now(), now())"
+            ),
+            "notification_targets" => format!(
+                "INSERT INTO notification_targets VALUES ('{tenant}', 1, 'chat', 'https://chat.example/hook', '{{run-failed}}', \
+                 true, sha256(''), now(), now())"
             ),
             "os_details" => format!(
                 "INSERT INTO os_details (tenant_id, os_id, registry, repository, revision, artifact, platform_bundle, files, \
