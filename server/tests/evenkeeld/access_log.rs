@@ -16,10 +16,10 @@ fn the_log_has_the_user_and_the_project_of_each_request_and_no_secret() {
     let harness = TestServer::new().with_env("EVENKEELD_LOG__FORMAT", "json");
     let server = harness.start_and_wait(&["all"]);
     let token = harness.operator_token();
-    let hosts = "/v1/projects/default/hosts?filter=name%20%3D%20%22hush%22";
+    let hosts = "/v1/projects/default/compute/hosts?filter=name%20%3D%20%22hush%22";
     let (status, body) = server.get("rest", hosts, Some(&token));
     assert_eq!(status, 200, "{body}");
-    let missing = "/v1/projects/bad%0Aname/hosts/host-00000001?token=hush";
+    let missing = "/v1/projects/bad%0Aname/compute/hosts/host-00000001?token=hush";
     assert_eq!(server.get("rest", missing, Some("hush.hush.hush")).0, 401);
     let log = server.stop();
     let lines = access_lines(&log);
@@ -31,7 +31,7 @@ fn the_log_has_the_user_and_the_project_of_each_request_and_no_secret() {
     assert!(known["user"].as_str().is_some_and(|user| !user.is_empty()), "{known}");
     assert_eq!(known["issuer"], Value::Null, "our own token");
     assert_eq!(known["client"], "127.0.0.1");
-    assert_eq!(known["route"], "/v1/projects/{projectName}/hosts");
+    assert_eq!(known["route"], "/v1/projects/{projectName}/compute/hosts");
     assert!(known["request_id"].is_string() && known["ms"].is_u64(), "{known}");
     assert!(known["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{known}");
     assert_eq!(unknown["status"], 401);

@@ -29,7 +29,7 @@ async fn audit_verify_finds_an_altered_change() {
     assert!(stderr.contains("cannot find the project \"unheard-of\""), "{stderr}");
     server.stop();
 
-    let admin = postgres.admin_url();
+    let admin = postgres.admin_url().replacen("/postgres?", "/evenkeel?", 1);
     sql(
         &admin,
         "ALTER TABLE change_log DISABLE TRIGGER refuse_change; UPDATE change_log SET request_id = 'forged'; \
