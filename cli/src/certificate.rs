@@ -25,7 +25,8 @@ pub fn hint(text: &str, ca_option: &str) -> Option<String> {
              and name it with {ca_option}"
         ));
     }
-    if why.contains("UnknownIssuer") {
+    // A server that was installed again has another CA of the same name, whose signature differs.
+    if why.contains("UnknownIssuer") || why.contains("BadSignature") {
         // Only evenkeeld has an authority of its own.
         let own = if ca_option == "--ca" {
             "; on the server, `evenkeeld ca` prints that of its own CA"
@@ -68,7 +69,9 @@ mod tests {
         let hint = |why: &str| hint(&format!("error sending request: {REFUSED}: {why}"), "--ca");
         let ca = hint("Other(OtherError(CaUsedAsEndEntity))").expect("a hint");
         assert!(ca.contains("CA:FALSE") && ca.ends_with("name it with --ca"), "{ca}");
-        assert!(hint("UnknownIssuer").is_some_and(|text| text.contains("unknown CA")));
+        for why in ["UnknownIssuer", "BadSignature"] {
+            assert!(hint(why).is_some_and(|text| text.contains("unknown CA")), "{why}");
+        }
         let unknown = hint("UnknownIssuer").expect("a hint");
         assert!(unknown.contains("`evenkeeld ca` prints"), "{unknown}");
         let registry = super::hint(&format!("{REFUSED}: UnknownIssuer"), "--registry-ca");

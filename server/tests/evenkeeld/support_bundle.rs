@@ -154,12 +154,3 @@ fn an_archive_without_a_database_has_the_reason_and_no_password() {
     assert!(text.contains("fault: database: "), "{text}");
     assert!(!text.contains("hush"), "{text}");
 }
-
-#[test]
-fn an_archive_says_that_the_admin_listener_uses_tls() {
-    let harness = TestServer::new().with_env("EVENKEELD_ADMIN__TLS", "true");
-    let output = harness.path("bundle.tar.gz").display().to_string();
-    harness.start(&["support-bundle", "--output", &output, "--no-log"]).expect_success();
-    let text = unpack(&harness.path("bundle.tar.gz"));
-    assert!(text.contains("/readyz: not available: admin.listen uses TLS"), "{text}");
-}
