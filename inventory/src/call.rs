@@ -239,10 +239,11 @@ impl Call {
         match entered {
             Some(tx) if may(tx.tenant()) => Ok(tx),
             Some(tx) if caller.may_read(tx.tenant().uuid()) => {
-                let (project, role) = (self.project_label(), Role::Write(tx.tenant().uuid()));
+                let project = self.project_label();
                 self.record_refusal(tx, caller).await;
                 Err(Problem::missing_role(format!(
-                    "you may read in project {project}, not write: the token lacks the role {role}"
+                    "you may read in project {project}, not write: this needs the role \
+                     operator@{project}"
                 )))
             }
             _ => Err(no_role_in_project()),
