@@ -60,7 +60,7 @@ pub enum Error {
         expected: u32,
     },
     /// Another process runs a Postgres in the directory.
-    #[error("{} is in use: process {} runs a Postgres there", dir.display(), holder.trim())]
+    #[error("{} is in use: process {} runs a Postgres there; stop its server, or choose another data directory", dir.display(), holder.trim())]
     InUse {
         /// The directory.
         dir: PathBuf,

@@ -234,8 +234,9 @@ fn find_running_postgres(
     let url = PrivatePostgres::find_running(dir).context("cannot look for a private Postgres")?;
     if url.is_none() && otherwise == PrivatePostgresMode::Join {
         bail!(
-            "no database is configured: set database.url, or EVENKEELD_DATABASE__URL. \
-             Only `evenkeeld all` starts a private Postgres"
+            "no database is configured, and no private Postgres runs in {}: set database.url, or \
+             check --data-dir. Only `evenkeeld all` starts a private Postgres",
+            dir.display()
         );
     }
     Ok(url)
