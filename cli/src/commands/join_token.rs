@@ -59,7 +59,10 @@ impl JoinTokenCommand {
                     may_create_hosts: !no_create_hosts,
                     may_replace_eim_agents: replace_eim_agents,
                 };
-                let created: Token = client.post(Token::KIND.path, &body).await?;
+                let created = client.post(Token::KIND.path, &body).await;
+                let options = [("lifetimeSeconds", "--expires in seconds"), ("name", "NAME")];
+                let created: Token =
+                    created.map_err(|error: Failure| error.with_option(&options))?;
                 if printer.is_ids_only() {
                     return printer.print_text(created.token.as_deref().unwrap_or_default());
                 }

@@ -52,7 +52,10 @@ impl NotificationTargetCommand {
         match self {
             Self::Create { name, url, events } => {
                 let body = NotificationTargetInput { name, url, events };
-                let created: Target = client.post(Target::KIND.path, &body).await?;
+                let created = client.post(Target::KIND.path, &body).await;
+                let options = [("url", "--url"), ("events", "--event"), ("name", "NAME")];
+                let created: Target =
+                    created.map_err(|error: Failure| error.with_option(&options))?;
                 print_with_secret(&created, printer)
             }
             Self::List(limit) => {

@@ -36,7 +36,7 @@ pub enum TokenCommand {
     /// Revoke tokens. All servers refuse them within a second.
     #[command(group = ArgGroup::new("tokens").required(true).args(["ids", "subject"]))]
     Revoke {
-        /// IDs of the tokens.
+        /// IDs of the tokens, as `evenkeel token list` shows them.
         #[arg(value_name = "ID")]
         ids: Vec<String>,
         /// Revoke all tokens of this subject that were issued until now, and end its logins.
@@ -54,13 +54,19 @@ pub enum TokenCommand {
 const HEADER: &[&str] =
     &["ID", "NAME", "SUBJECT", "ROLES", "ISSUED", "EXPIRES", "LAST USED", "STATE"];
 
+/// Options of the fields that the server may name.
+const CREATE_OPTIONS: [(&str, &str); 3] =
+    [("lifetimeSeconds", "--expires in seconds"), ("role", "--role"), ("name", "NAME")];
+
 impl TokenCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
             Self::Create { name, role, expires } => {
                 let lifetime_seconds = u32::try_from(expires.as_secs()).unwrap_or(u32::MAX);
                 let body = OperatorTokenInput { name, role, lifetime_seconds };
-                let created: OperatorTokenResource = client.post("operator-tokens", &body).await?;
+                let created = client.post("operator-tokens", &body).await;
+                let created: OperatorTokenResource =
+                    created.map_err(|error: Failure| error.with_option(&CREATE_OPTIONS))?;
                 print_created(&created, printer)
             }
             Self::List => {
@@ -83,7 +89,8 @@ impl TokenCommand {
                 for id in &ids {
                     let path = ["v1", "operator-tokens", id.as_str(), "revoke"];
                     let body = serde_json::json!({});
-                    let _: serde_json::Value = client.put_global(&path, &body).await?;
+                    let done = client.put_global::<serde_json::Value>(&path, &body).await;
+                    done.map_err(|error| error.with_option(&[("tokenId", "ID")]))?;
                     printer.print_result("token", id, "revoked")?;
                 }
                 Ok(())

@@ -77,6 +77,9 @@ pub enum UserCommand {
 
 const HEADER: &[&str] = &["NAME", "ROLES", "CREATED", "CREATED BY", "STATE"];
 
+/// Options of the fields that the server may name.
+const OPTIONS: [(&str, &str); 2] = [("roles", "--role"), ("name", "NAME")];
+
 /// Query parameters of a change that may remove the last administrator.
 fn force_params(force: bool) -> &'static [(&'static str, &'static str)] {
     if force { &[("force", "true")] } else { &[] }
@@ -101,7 +104,9 @@ impl UserCommand {
             Self::List => list(client, printer).await,
             Self::Add { name, roles, .. } => {
                 let body = UserInput { name, password, roles };
-                let user: UserResource = client.post_global(&["v1", "users"], &body).await?;
+                let user = client.post_global(&["v1", "users"], &body).await;
+                let user: UserResource =
+                    user.map_err(|error: Failure| error.with_option(&OPTIONS))?;
                 printer.print_page(&user, &user.name, &details(&user))
             }
             Self::Passwd { name, .. } => {
@@ -113,8 +118,9 @@ impl UserCommand {
             Self::Roles { name, roles, force } => {
                 let path = ["v1", "users", &name, "roles"];
                 let (params, body) = (force_params(force), UserRolesInput { roles });
+                let user = client.put_global_with_params(&path, params, &body).await;
                 let user: UserResource =
-                    client.put_global_with_params(&path, params, &body).await?;
+                    user.map_err(|error: Failure| error.with_option(&OPTIONS))?;
                 printer.print_page(&user, &user.name, &details(&user))
             }
             Self::Disable { name, force } => {
