@@ -64,11 +64,17 @@ pub fn is_loopback(url: &Url) -> bool {
 fn read_ca(path: &Path) -> Result<Vec<Certificate>, Failure> {
     let pem =
         std::fs::read(path).map_err(|source| Failure::File { path: path.to_owned(), source })?;
-    Certificate::from_pem_bundle(&pem).map_err(|source| Failure::Content {
+    let invalid = |source| Failure::Content {
         path: path.to_owned(),
         expected: "a PEM file with certificates",
-        source: Box::new(source),
-    })
+        source,
+    };
+    let certificates =
+        Certificate::from_pem_bundle(&pem).map_err(|source| invalid(source.into()))?;
+    if certificates.is_empty() {
+        return Err(invalid("it contains no certificate".into()));
+    }
+    Ok(certificates)
 }
 
 #[cfg(test)]

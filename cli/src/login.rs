@@ -219,13 +219,17 @@ async fn token_failure(realm: &str, response: Response) -> Failure {
             "the server has no section [auth.login]: use a token (`evenkeel login --token-file FILE`) or another identity \
              provider (--realm URL)",
         ),
-        429 => Failure::usage_with(
-            why.unwrap_or_else(|| "too many login attempts".to_owned()),
-            wait.map_or_else(
-                || "try again in a moment".to_owned(),
-                |wait| format!("try again in {wait} seconds"),
+        429 => match why {
+            // Evenkeel's message contains the time.
+            Some(why) if why.contains("try again") => Failure::usage(why),
+            why => Failure::usage_with(
+                why.unwrap_or_else(|| "too many login attempts".to_owned()),
+                wait.map_or_else(
+                    || "try again in a moment".to_owned(),
+                    |wait| format!("try again in {wait} s"),
+                ),
             ),
-        ),
+        },
         status => Failure::Refused {
             status,
             code: String::new(),

@@ -111,7 +111,10 @@ impl LoginCommand {
             ca: context.ca.clone(),
             retry_for: globals.retry_for,
         };
-        let is_verified = verify_token(&Client::new(target)?, system).await?;
+        let verified = verify_token(&Client::new(target)?, system).await;
+        let is_new = context.login.is_some();
+        let is_verified = verified
+            .map_err(|error| if is_new { explain_revoked_new_token(error) } else { error })?;
 
         let done = if is_verified { "logged in to" } else { "saved the unverified token for" };
         let text = format!("{done} {} as context {}", context.server, context.name);
@@ -233,7 +236,13 @@ impl LoginCommand {
             system.input.take(MAX_TOKEN_BYTES).read_to_string(&mut text)?;
         }
         let token = text.trim();
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if token.is_empty() {
+            return Err(Failure::usage_with(
+                "the token is empty",
+                "give it with --token-file FILE, or on standard input",
+            ));
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Failure::usage_with(
                 "this is not a token: a token has no spaces",
                 "give it with --token-file FILE, or on standard input",
@@ -349,6 +358,20 @@ fn unused_name(contexts: &Contexts, server: &str) -> String {
         .chain(numbered)
         .find(|name| contexts.find_by_name(name).is_none())
         .expect("the numbers never run out")
+}
+
+/// Adds a hint to the error of a new token that the server refuses as revoked.
+fn explain_revoked_new_token(error: Failure) -> Failure {
+    match error {
+        Failure::Refused { status: 401, message, .. } if message.contains("revoked") => {
+            Failure::usage_with(
+                message,
+                "the user was changed, or its tokens were revoked, less than 15 seconds ago: \
+                 log in again after that time",
+            )
+        }
+        error => error,
+    }
 }
 
 /// Verifies the token with the server. Returns whether the server has accepted it. A server that is

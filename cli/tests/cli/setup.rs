@@ -58,6 +58,8 @@ async fn a_token_for_an_unreachable_server_is_saved_unverified() {
     ");
     let failure = cli.bare("evenkeel login", "two words").await.expect_err("no token");
     assert_eq!(failure.to_string(), "this is not a token: a token has no spaces");
+    let failure = cli.bare("evenkeel login", "\n").await.expect_err("no token");
+    assert_eq!(failure.to_string(), "the token is empty");
 }
 
 #[tokio::test]
