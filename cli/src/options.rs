@@ -13,7 +13,7 @@ pub struct GlobalOptions {
     /// Output format.
     #[arg(long, short, global = true, value_enum, default_value_t = OutputFormat::Table, help_heading = "Global options")]
     pub output: OutputFormat,
-    /// Print only IDs; for a new join token, print only the token.
+    /// Print only IDs; for a new token or secret, print only that.
     #[arg(long = "quiet", short = 'q', global = true, help_heading = "Global options")]
     pub ids_only: bool,
     /// Context to use [default: current context].
