@@ -235,7 +235,8 @@ fn find_running_postgres(
     if url.is_none() && otherwise == PrivatePostgresMode::Join {
         bail!(
             "no database is configured, and no private Postgres runs in {}: set database.url, or \
-             check --data-dir and start `evenkeeld all`, which starts a private Postgres",
+             EVENKEELD_DATABASE__URL, or check --data-dir and start `evenkeeld all`, which starts a \
+             private Postgres",
             dir.display()
         );
     }
