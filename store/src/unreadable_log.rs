@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_logged_rows_is_limited_and_the_last_one_says_so() {
+    fn the_number_of_logged_rows_is_limited_and_the_last_one_reports_it() {
         let logged = LoggedErrors::new();
         let lines: Vec<_> = (0..2_000).filter_map(|row| logged.insert(&error(row))).collect();
         assert_eq!(lines.len(), MAX_LOGGED_ERRORS);

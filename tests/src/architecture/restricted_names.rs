@@ -162,7 +162,7 @@ mod tests {
         let bad = [
             SourceFile::sample("inventory/src/hosts.rs", "use sea_orm::EntityTrait;"),
             SourceFile::sample("auth/src/keys.rs", "let now = chrono::Utc::now();"),
-            SourceFile::sample("cli/src/main.rs", "std::process::Command::new(\"ls\");"),
+            SourceFile::sample("cli/src/login.rs", "std::process::Command::new(\"ls\");"),
             SourceFile::sample(
                 "maintenance-manager/src/poll/cache/log_follower.rs",
                 "use crate::poll::long_poll::LongPolls;",
@@ -173,7 +173,7 @@ mod tests {
             [
                 "inventory/src/hosts.rs uses sea_orm",
                 "auth/src/keys.rs uses Utc::now",
-                "cli/src/main.rs uses process::Command",
+                "cli/src/login.rs uses process::Command",
                 "maintenance-manager/src/poll/cache/log_follower.rs uses poll::long_poll",
             ]
         );
