@@ -43,9 +43,12 @@ pub enum UserCommand {
     Roles {
         /// Name of the user.
         name: String,
-        /// Role, as when the user is added. May be repeated; without it, the user loses the roles.
-        #[arg(long = "role", value_name = "ROLE")]
+        /// Role, as when the user is added. May be repeated.
+        #[arg(long = "role", value_name = "ROLE", required_unless_present = "none")]
         roles: Vec<String>,
+        /// Take all of these roles away.
+        #[arg(long, conflicts_with = "roles")]
+        none: bool,
         /// Also change the last administrator of all projects.
         #[arg(long)]
         force: bool,
@@ -115,7 +118,7 @@ impl UserCommand {
                 let _: UserResource = client.put_global(&path, &body).await?;
                 printer.print_result("password of", &name, "set")
             }
-            Self::Roles { name, roles, force } => {
+            Self::Roles { name, roles, force, .. } => {
                 let path = ["v1", "users", &name, "roles"];
                 let (params, body) = (force_params(force), UserRolesInput { roles });
                 let user = client.put_global_with_params(&path, params, &body).await;
