@@ -252,6 +252,8 @@ const INVALID_LINES: &[&str] = &[
     "evenkeel token revoke ID --force",
     "evenkeel token revoke ID --issuer https://login.example",
     "evenkeel login --realm http://127.0.0.1:1",
+    "evenkeel user roles alice",
+    "evenkeel user roles alice --role viewer@lab --none",
 ];
 
 #[test]

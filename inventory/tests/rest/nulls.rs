@@ -317,7 +317,8 @@ async fn every_response_is_json_and_every_list_has_its_total() {
     server.seed_update_controls(&resources).await;
     let mut lists = 0;
     for (method, path, operation) in operations() {
-        if method != "GET" {
+        // The change that `resources` has belongs to a project.
+        if method != "GET" || path == "/v1/changes/{changeId}" {
             continue;
         }
         let is_for_administrators = ["/v1/operator-tokens", "/v1/users", "/v1/changes"]
