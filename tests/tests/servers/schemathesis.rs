@@ -47,7 +47,7 @@ async fn the_program_answers_as_its_openapi_document_describes() {
 async fn test_all_operations(tool: &Tool, replicas: &Replicas) -> Verdict {
     let seed = number("EVENKEEL_SCHEMA_SEED", 1).to_string();
     let examples = number("EVENKEEL_SCHEMA_EXAMPLES", 5).to_string();
-    let lasting = number("EVENKEEL_SCHEMA_SECONDS", 90);
+    let lasting = number("EVENKEEL_SCHEMA_SECONDS", 180);
     print_progress(&format!("EVENKEEL_SCHEMA_SEED={seed}"));
     let document = format!("{}/openapi.json", server_url(replicas));
     let seconds = lasting.to_string();
