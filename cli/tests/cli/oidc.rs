@@ -125,11 +125,11 @@ async fn a_login_that_is_not_finished_ends() {
     let line = login_line(&cli, "--no-browser --timeout 1ms");
     let failure = provider.log_in(&cli, &line).await.expect_err("nobody logs in");
     let text = render_failure(&failure).replace(&provider.issuer, "ISSUER");
-    assert!(text.starts_with("nobody finished the login at ISSUER within 1ms\n"), "{text}");
+    assert!(text.starts_with("the login at ISSUER was not finished within 1ms\n"), "{text}");
     provider.fail_tokens(&["authorization_pending"; 20]);
     provider.set_device_ttl(0);
     let text = fail(&cli, &provider, "--device").await;
-    assert!(text.starts_with("nobody finished the login at ISSUER within 0s\n"), "{text}");
+    assert!(text.starts_with("the login at ISSUER was not finished within 0s\n"), "{text}");
 }
 
 #[tokio::test]

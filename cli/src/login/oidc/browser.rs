@@ -153,7 +153,7 @@ fn show_address(
 pub fn timed_out(issuer: &str, limit: Duration) -> Failure {
     Failure::usage_with(
         format!(
-            "nobody finished the login at {issuer} within {}",
+            "the login at {issuer} was not finished within {}",
             humantime::format_duration(limit)
         ),
         "repeat the login; --timeout waits longer, --device logs in with a browser on another machine",
