@@ -144,6 +144,7 @@ fn valid_bodies(server: &TestServer, host: &str, os: &str) -> Vec<(&'static str,
         ("POST schedules/repeated", nightly("")),
         ("POST join-tokens", json!({})),
         ("POST notification-targets", notification_target("second")),
+        ("POST operator-tokens", json!({"name": "new", "role": "viewer"})),
     ];
     bodies.extend(provisioning_bodies("second"));
     bodies

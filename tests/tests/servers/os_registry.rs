@@ -45,7 +45,11 @@ impl RegistryTest {
         let all: Vec<(String, String)> = all.collect();
         let settings: Vec<(&str, &str)> = all.iter().map(|(k, v)| (&**k, &**v)).collect();
         let server = Server::start_with(&lab, &settings);
-        Self { rest: server.rest(), server, registry, lab }
+        let test = Self { rest: server.rest(), server, registry, lab };
+        // The start of the server and the new project each request a sync. Both have ended when this
+        // one has, so that only the syncs of the tests find what the tests publish.
+        test.sync();
+        test
     }
 
     /// Writes a folder with these profiles and this image version.
