@@ -108,7 +108,7 @@ release-check: ## build the packages for amd64 twice, compare their bytes, and b
 	@SHOW=1 $(step) release-check deploy/package/release-check run
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling ## `make test`, then the long tests one after another
 
 # The tests below name the workspace instead of their crate: cargo then chooses the same features for the tests as for the
 # programs that they start, and builds every crate once instead of twice.
@@ -159,7 +159,7 @@ test-postgres: tools ## run the tests of the store and of the services on newer 
 
 # The long tests build our own crates with optimisation and debug assertions. Without optimisation, our code would take most
 # of their time. Dependencies are built as for `make test`.
-test-history test-race test-upgrade: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
+test-history test-race test-upgrade test-rolling: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
 
 .PHONY: test-history
 test-history: tools ## kill servers, shift clocks, restore dumps, and compare the records with the actions of simulated nodes (POLLS=n, SEED=n, SCALE=n)
@@ -176,6 +176,11 @@ test-race: tools ## 200 nodes race for the slots of an assignment while two serv
 test-upgrade: tools ## migrate 1,000,000 runs with 10,000,000 events while nodes poll and pg_dump reads everything (RUNS=n)
 	@SHOW=1 EVENKEEL_UPGRADE_RUNS=$(or $(RUNS),1000000) \
 	  $(step) test-upgrade cargo test --workspace --locked --test servers -- --nocapture upgrade::
+
+.PHONY: test-rolling
+test-rolling: tools ## three replicas behind HAProxy and nginx: restarts, an upgrade and a promotion of the database with 2,000 polls a second (POLLS_PER_SECOND=n, SECONDS=n)
+	@SHOW=1 EVENKEEL_ROLLING_POLLS_PER_SECOND=$(or $(POLLS_PER_SECOND),2000) EVENKEEL_ROLLING_SECONDS=$(or $(SECONDS),15) \
+	  $(step) test-rolling cargo test --workspace --locked --test servers -- --nocapture --test-threads=1 rolling::
 
 .PHONY: test-watch
 test-watch: tools ## watch 10,000 changes of four writers while the server is killed three times (CHANGES=n, SEED=n)

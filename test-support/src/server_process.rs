@@ -15,7 +15,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Listeners that keep their address when the server is started again.
-const FIXED_LISTENERS: [&str; 2] = ["rest", "southbound"];
+const FIXED_LISTENERS: [&str; 4] = ["rest", "southbound", "files", "admin"];
 
 /// `evenkeeld all`, which can be killed and started again. It is killed when this value is dropped.
 #[derive(Debug)]
@@ -57,6 +57,11 @@ impl ServerProcess {
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Uses another program from the next start on.
+    pub fn set_program(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
     }
 
     /// Starts the server and blocks until it is ready.

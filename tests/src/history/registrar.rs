@@ -58,7 +58,14 @@ impl NodeRegistrar {
     /// # Panics
     /// An address is invalid.
     pub fn connect(&mut self, replicas: &Replicas) {
-        let addresses = replicas.southbound_addresses();
+        self.connect_to(&replicas.southbound_addresses());
+    }
+
+    /// Opens new connections to these addresses, for the nodes that join next.
+    ///
+    /// # Panics
+    /// An address is invalid.
+    pub fn connect_to(&mut self, addresses: &[String]) {
         let channels = addresses
             .iter()
             .map(|address| connection::connect_lazily(address, &self.ca).expect("a connection"));

@@ -32,7 +32,9 @@ pub fn machine_time() -> Time {
 #[derive(Debug)]
 pub struct Replicas {
     servers: Vec<ServerProcess>,
+    /// `None` if the test runs the Postgres.
     postgres: Option<PrivatePostgres>,
+    database_url: String,
     folder: TempDir,
 }
 
@@ -50,11 +52,22 @@ impl Replicas {
     /// # Panics
     /// A server does not start.
     pub async fn start_each(settings: &[&str]) -> Self {
-        let folder = tempfile::Builder::new().prefix("evenkeel-replicas.").tempdir();
-        let folder = folder.expect("a temporary folder");
         let postgres = PrivatePostgres::throwaway_with(&POSTGRES_SETTINGS).await;
         let postgres = postgres.expect("a Postgres");
-        let mut replicas = Self { servers: Vec::new(), postgres: Some(postgres), folder };
+        let mut replicas = Self::start_on(&postgres.url(), settings).await;
+        replicas.postgres = Some(postgres);
+        replicas
+    }
+
+    /// Starts one server for each of these settings, all with this empty database, which the caller runs.
+    ///
+    /// # Panics
+    /// A server does not start.
+    pub async fn start_on(database_url: &str, settings: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("evenkeel-replicas.").tempdir();
+        let folder = folder.expect("a temporary folder");
+        let database_url = database_url.to_owned();
+        let mut replicas = Self { servers: Vec::new(), postgres: None, database_url, folder };
         for (number, settings) in settings.iter().enumerate() {
             let mut server = replicas.new_server(number, settings).await;
             // Sequentially: the first server creates the schema, the keys and the project.
@@ -67,9 +80,8 @@ impl Replicas {
     /// One more server with the same database, which is not started and does not belong to the replicas.
     pub(super) async fn new_server(&self, number: usize, settings: &str) -> ServerProcess {
         let (program, folder) = (server_program().await, self.folder());
-        let config = folder.join(format!("{number}.toml"));
-        let url = self.postgres().url();
-        fs::write(&config, configuration(folder, number, &url, settings))
+        let config = self.config_path(number);
+        fs::write(&config, configuration(folder, number, &self.database_url, settings))
             .expect("a configuration can be written");
         let server = ServerProcess::new(&program, folder, &format!("server-{number}"));
         server.option("--config", &config).variable(
@@ -79,6 +91,11 @@ impl Replicas {
         )
     }
 
+    /// The configuration file of the server with this number.
+    pub fn config_path(&self, number: usize) -> PathBuf {
+        self.folder().join(format!("{number}.toml"))
+    }
+
     /// The folder of all files.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
@@ -86,11 +103,8 @@ impl Replicas {
 
     /// The URL of a database for the superuser.
     pub(super) fn admin_url(&self, database: &str) -> String {
-        self.postgres().admin_url().replacen("/postgres?", &format!("/{database}?"), 1)
-    }
-
-    fn postgres(&self) -> &PrivatePostgres {
-        self.postgres.as_ref().expect("it runs until the replicas are stopped")
+        let postgres = self.postgres.as_ref().expect("the replicas have their own Postgres");
+        postgres.admin_url().replacen("/postgres?", &format!("/{database}?"), 1)
     }
 
     /// Waits until every running server says that it is ready, or that it is not ready.
@@ -114,11 +128,8 @@ impl Replicas {
     }
 
     /// The URL of the database, as the servers use it.
-    ///
-    /// # Panics
-    /// Postgres was stopped.
     pub fn database_url(&self) -> String {
-        self.postgres.as_ref().expect("Postgres runs as long as the servers").url()
+        self.database_url.clone()
     }
 
     /// The token of the first operator.

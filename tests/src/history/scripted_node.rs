@@ -27,6 +27,9 @@ use super::replicas::Replicas;
 /// How long a call is repeated before the test fails.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// Digest of the facts of every node, which a server stores and does not check.
+const FACTS_DIGEST: [u8; 32] = [1; 32];
+
 /// A node that does exactly what a test requests.
 #[derive(Clone, Debug)]
 pub struct ScriptedNode {
@@ -59,6 +62,18 @@ impl ScriptedNode {
         rng: &mut Rng,
     ) -> Self {
         registrar.connect(replicas);
+        Self::enroll_connected(registrar, uuid, rng).await
+    }
+
+    /// Enrolls a node with our own agent over a connection to this address, which it keeps.
+    pub async fn enroll_at(registrar: &mut NodeRegistrar, address: &str, rng: &mut Rng) -> Self {
+        registrar.connect_to(&[address.to_owned()]);
+        let uuid = rng.uuid();
+        Self::enroll_connected(registrar, uuid, rng).await
+    }
+
+    /// Enrolls a machine over the connections that are open.
+    async fn enroll_connected(registrar: &NodeRegistrar, uuid: Uuid, rng: &mut Rng) -> Self {
         let (member, credential) = registrar.enroll(uuid, None, rng).await;
         Self {
             member,
@@ -126,7 +141,11 @@ impl ScriptedNode {
             modules: vec!["packages".to_owned()],
             ..Facts::default()
         };
-        let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
+        let request = PollRequest {
+            facts: Some(facts),
+            facts_digest: FACTS_DIGEST.to_vec(),
+            ..PollRequest::default()
+        };
         let answer = self.call_until_settled(0, &request, async |channel, request| {
             AgentServiceClient::new(channel).poll(request).await
         });
@@ -139,6 +158,19 @@ impl ScriptedNode {
     /// The server does not answer, or refuses the poll.
     pub async fn poll(&self, server: usize, facts: Facts) -> Result<PollResponse, Status> {
         let request = PollRequest { facts: Some(facts), ..PollRequest::default() };
+        self.send_poll(server, request).await
+    }
+
+    /// Polls once without a change since [`Self::send_facts`], as an idle node does.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses the poll.
+    pub async fn poll_unchanged(&self) -> Result<PollResponse, Status> {
+        let facts_digest = FACTS_DIGEST.to_vec();
+        self.send_poll(0, PollRequest { facts_digest, ..PollRequest::default() }).await
+    }
+
+    async fn send_poll(&self, server: usize, request: PollRequest) -> Result<PollResponse, Status> {
         let channel = self.channels[server % self.channels.len()].clone();
         let mut client = AgentServiceClient::new(channel);
         Ok(client.poll(self.with_credential(request)).await?.into_inner())

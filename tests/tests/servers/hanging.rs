@@ -12,11 +12,11 @@
 //! (`maintenance-manager/tests/story/stale.rs`, `store/tests/story/log.rs`), rate limits and
 //! incomplete handshakes (`server/tests/evenkeeld/overload.rs`).
 
-mod database;
-mod database_proxy;
+pub mod database;
+pub mod database_proxy;
 mod failover;
 mod lost_answers;
 mod node;
 mod refused_connections;
 mod silent_database;
-mod test_server;
+pub mod test_server;

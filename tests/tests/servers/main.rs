@@ -1,5 +1,6 @@
 //! Tests with real servers and simulated nodes.
 
+mod call_log;
 mod hanging;
 mod history;
 mod machine;
@@ -10,6 +11,7 @@ mod os_moving;
 mod os_registry;
 mod race;
 mod rest_tls;
+mod rolling;
 mod schemathesis;
 mod transcript;
 mod upgrade;

@@ -21,6 +21,8 @@ use evenkeel_tests::history::{
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::call_log::CallLog;
+
 const NODE_COUNT: usize = 10;
 
 /// Delay between two polls of a node.
@@ -147,47 +149,9 @@ async fn fill(store: &Store, runs: u64) {
     store.analyze().await.expect("analyzed");
 }
 
-/// The polls of one node.
-#[derive(Debug)]
-struct PollLog {
-    answered: usize,
-    failed: usize,
-    last_failure: String,
-    last_answer: Instant,
-    /// The longest time between two answers, or from the begin or to the end of the polls.
-    longest_outage: Duration,
-}
-
-impl PollLog {
-    fn begin(now: Instant) -> Self {
-        Self {
-            answered: 0,
-            failed: 0,
-            last_failure: String::new(),
-            last_answer: now,
-            longest_outage: Duration::ZERO,
-        }
-    }
-
-    /// Records the end of a poll: an answer, or the text of a failure.
-    fn record(&mut self, now: Instant, result: Result<(), String>) {
-        self.longest_outage = self.longest_outage.max(now - self.last_answer);
-        match result {
-            Ok(()) => {
-                self.answered += 1;
-                self.last_answer = now;
-            }
-            Err(failure) => {
-                self.failed += 1;
-                self.last_failure = failure;
-            }
-        }
-    }
-}
-
 /// Polls with changed facts, each time from the other server, so that each poll writes.
-async fn poll_until(node: ScriptedNode, stop: CancellationToken) -> PollLog {
-    let mut log = PollLog::begin(Instant::now());
+async fn poll_until(node: ScriptedNode, stop: CancellationToken) -> CallLog {
+    let mut log = CallLog::begin(Instant::now());
     for count in 0_usize.. {
         let facts = Facts {
             agent_version: format!("0.1.{count}"),
@@ -203,24 +167,6 @@ async fn poll_until(node: ScriptedNode, stop: CancellationToken) -> PollLog {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     unreachable!("the loop has no end")
-}
-
-#[test]
-fn an_outage_lasts_from_one_answer_to_the_next() {
-    let begun = Instant::now();
-    let at = |seconds| begun + Duration::from_secs(seconds);
-    let failure = || Err("away".to_owned());
-    let longest = |polls: &[(u64, Result<(), String>)]| {
-        let mut log = PollLog::begin(begun);
-        for (seconds, result) in polls {
-            log.record(at(*seconds), result.clone());
-        }
-        log.longest_outage.as_secs()
-    };
-    assert_eq!(longest(&[(1, Ok(())), (5, Ok(())), (6, Ok(()))]), 4, "a poll that hangs");
-    assert_eq!(longest(&[(1, Ok(())), (2, failure()), (4, Ok(()))]), 3, "a poll that fails");
-    assert_eq!(longest(&[(3, Ok(())), (4, Ok(()))]), 3, "the first answer is late");
-    assert_eq!(longest(&[(1, Ok(())), (3, failure())]), 2, "there is no later answer");
 }
 
 /// A `pg_dump` that is stopped by its full output until the test reads it.
@@ -283,7 +229,7 @@ async fn wait_until(store: &Store, sql: &str) {
     }
 }
 
-fn assert_no_outage(polls: &[PollLog], logs: &str) {
+fn assert_no_outage(polls: &[CallLog], logs: &str) {
     let outages: Vec<_> = polls.iter().map(|log| log.longest_outage).collect();
     let failed: usize = polls.iter().map(|log| log.failed).sum();
     let answered: usize = polls.iter().map(|log| log.answered).sum();
