@@ -7,6 +7,8 @@
 mod part;
 mod run;
 
+use std::sync::OnceLock;
+
 use sea_orm_migration::MigratorTraitSelf;
 use sea_orm_migration::prelude::*;
 
@@ -43,9 +45,36 @@ const STEPS: &[Step] = &[
     step!("20261130_000019_notifications"),
 ];
 
+/// The release for which this program stands; empty if it is itself.
+static NEXT_RELEASE: OnceLock<NextRelease> = OnceLock::new();
+
+/// A release after this one: another version, and one more step.
+#[derive(Clone, Copy, Debug)]
+pub struct NextRelease {
+    pub version: &'static str,
+    pub step: Step,
+}
+
+/// Lets this program stand for the next release, for a test of an upgrade. Call it before anything
+/// else; only the first call has an effect.
+pub fn become_next_release(release: NextRelease) {
+    NEXT_RELEASE.get_or_init(|| release);
+}
+
+/// The version of this program.
+#[must_use]
+pub fn release_version() -> &'static str {
+    NEXT_RELEASE.get().map_or(env!("CARGO_PKG_VERSION"), |release| release.version)
+}
+
+/// All steps of this program, oldest first.
+fn all_steps() -> impl Iterator<Item = &'static Step> {
+    STEPS.iter().chain(NEXT_RELEASE.get().map(|release| &release.step))
+}
+
 impl Default for Migrator {
     fn default() -> Self {
-        Self { steps: STEPS.to_vec() }
+        Self { steps: all_steps().copied().collect() }
     }
 }
 
@@ -71,7 +100,7 @@ impl MigratorTraitSelf for Migrator {
 
 /// Names of all steps, oldest first.
 pub fn step_names() -> impl Iterator<Item = &'static str> {
-    STEPS.iter().map(|step| step.name)
+    all_steps().map(|step| step.name)
 }
 
 /// One change of the schema, and the way back.

@@ -53,7 +53,7 @@ pub(crate) fn install(life: &Lifecycle) -> anyhow::Result<PrometheusHandle> {
 /// Version, revision and schema of this build, as the labels of a metric.
 fn record_build() {
     let labels = [
-        ("version", env!("CARGO_PKG_VERSION")),
+        ("version", evenkeel_store::release_version()),
         ("revision", REVISION),
         ("schema", evenkeel_store::newest_schema_step()),
     ];

@@ -6,18 +6,16 @@ use sea_orm::ConnectionTrait;
 use crate::address::InvalidDatabaseUrl;
 use crate::bounded::{BoundedTransaction, TransactionParts};
 use crate::error::StoreError;
+use crate::migration::release_version;
 use crate::pool::Store;
 use crate::session::keeps_sessions;
 use crate::tx::{query_all, query_one};
 
 /// The release of this program. A candidate of a release counts as that release.
-const RELEASE: &str = concat!(
-    env!("CARGO_PKG_VERSION_MAJOR"),
-    ".",
-    env!("CARGO_PKG_VERSION_MINOR"),
-    ".",
-    env!("CARGO_PKG_VERSION_PATCH")
-);
+fn own_release() -> &'static str {
+    let version = release_version();
+    version.split(['-', '+']).next().unwrap_or(version)
+}
 
 /// Why the program refuses to use a database. The message says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +36,7 @@ pub enum IncompatibleDatabase {
     #[error(
         "the database schema is newer than this program: it has the step {step}, which release {release} does not know; install \
          evenkeeld {min_release}",
-        release = RELEASE
+        release = own_release()
     )]
     SchemaNewer {
         /// The first unknown migration.
@@ -175,7 +173,7 @@ fn compare_steps(done: &[String], known_steps: &[&str], min_release: Option<&str
     if known_steps.first().is_some_and(|first| step.as_str() < *first) {
         return IncompatibleDatabase::SchemaBeforeBaseline { step }.into();
     }
-    let own = parse_release(RELEASE);
+    let own = parse_release(own_release());
     let needed = min_release.and_then(parse_release);
     // A known step is missing only if another development version has migrated the schema.
     if is_current && needed.is_some_and(|needed| own.is_some_and(|own| own >= needed)) {
@@ -215,14 +213,14 @@ mod tests {
     #[test]
     fn a_schema_is_current_when_all_known_steps_were_applied() {
         assert_eq!(compare(&KNOWN, None), SchemaCheck::Current);
-        assert_eq!(compare(&KNOWN[..1], Some(RELEASE)), SchemaCheck::Outdated);
+        assert_eq!(compare(&KNOWN[..1], Some(own_release())), SchemaCheck::Outdated);
         assert_eq!(compare(&[], None), SchemaCheck::Outdated);
     }
 
     #[test]
     fn a_program_that_is_not_too_old_uses_a_newer_schema() {
         let newer = SchemaCheck::Newer { step: LATER.to_owned() };
-        for min_release in ["0.0.9", RELEASE] {
+        for min_release in ["0.0.9", own_release()] {
             assert_eq!(compare(&[KNOWN[0], KNOWN[1], LATER], Some(min_release)), newer);
         }
     }
@@ -234,7 +232,7 @@ mod tests {
             (&[KNOWN[0], KNOWN[1], LATER], None, "install evenkeeld of a newer release"),
             (&[KNOWN[0], KNOWN[1], LATER], Some("?"), "install evenkeeld"),
             // Another development version.
-            (&[KNOWN[0], LATER], Some(RELEASE), "install evenkeeld"),
+            (&[KNOWN[0], LATER], Some(own_release()), "install evenkeeld"),
         ] {
             let newer = refusal(done, min_release);
             assert!(newer.contains("newer than this program"), "{newer}");
@@ -246,7 +244,7 @@ mod tests {
     fn releases_are_compared_by_their_numbers() {
         assert!(parse_release("0.10.0") > parse_release("0.9.12"));
         assert_eq!(parse_release("1.2"), None);
-        assert!(parse_release(RELEASE).is_some());
+        assert!(parse_release(own_release()).is_some());
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub use check::{IncompatibleDatabase, SchemaCheck};
 pub use clock_check::{ClockAgreement, ClockReading};
 pub use error::{Conflict, StoreError};
 pub use lease::Lease;
-pub use migration::{DEFAULT_MIGRATION_TIMEOUT, newest_schema_step};
+pub use migration::{DEFAULT_MIGRATION_TIMEOUT, newest_schema_step, release_version};
 pub use pool::{PoolUsage, Store, StoreOptions};
 pub use shares::{ConnectionShare, ShareLimit, ShareSizes, ShareUsage};
 pub use tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};

@@ -28,6 +28,12 @@ pub fn newest_schema_step() -> &'static str {
     evenkeel_migrations::step_names().last().unwrap_or_default()
 }
 
+/// The version of this program.
+#[must_use]
+pub fn release_version() -> &'static str {
+    evenkeel_migrations::release_version()
+}
+
 /// Default of the total time that a migration waits for locks.
 pub const DEFAULT_MIGRATION_TIMEOUT: Duration = Duration::from_mins(30);
 

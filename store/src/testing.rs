@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
-pub use evenkeel_migrations::{Migrator, Step};
+pub use evenkeel_migrations::{Migrator, NextRelease, Step, become_next_release};
 use evenkeel_pg::PrivatePostgres;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbErr};
 use sqlx::AssertSqlSafe;
