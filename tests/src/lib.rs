@@ -2,7 +2,7 @@
 //! repositories and a real server ([`lab`], [`node_setup`]), power cuts ([`cut`]), the state of a node after them
 //! ([`node_state`]) and what a machine would boot then ([`boot`]), the state of a whole root ([`root_state`]), and servers
 //! that are killed while simulated nodes use them ([`history`]). [`monitoring`] reads the queries of the alerts and the
-//! dashboard.
+//! dashboard. [`next_release`] is the release after this one.
 
 pub mod architecture;
 pub mod boot;
@@ -10,6 +10,7 @@ pub mod cut;
 pub mod history;
 pub mod lab;
 pub mod monitoring;
+pub mod next_release;
 pub mod node_setup;
 pub mod node_state;
 mod programs;

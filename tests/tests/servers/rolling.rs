@@ -9,6 +9,7 @@
 
 mod front_proxy;
 mod load;
+mod next_release;
 mod promotion;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use evenkeel_proto::agent::Facts;
 use evenkeel_simulator::rng::Rng;
-use evenkeel_store::testing::{Migrator, Step, query_text, run_migrator};
+use evenkeel_store::testing::{Migrator, query_text, run_migrator};
 use evenkeel_store::{SchemaCheck, Store, StoreOptions};
 use evenkeel_tests::history::{
     NodeRegistrar, OperatorClient, Replicas, ScriptedNode, number, print_progress,
 };
+use evenkeel_tests::next_release::NEXT_RELEASE;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -36,36 +37,6 @@ const MIN_ATTEMPTS: usize = 3;
 
 /// Longer than any statement, and than the whole migration.
 const LONG: Duration = Duration::from_hours(2);
-
-/// A step that changes each row of the largest table, checks it, and indexes it.
-const STEP: Step = Step {
-    name: "29990101_000001_length_of_details",
-    up: "-- part: transaction
-ALTER TABLE update_runs ADD COLUMN label text;
--- part: transaction
-ALTER TABLE run_events ADD COLUMN detail_length integer;
-CREATE FUNCTION set_detail_length() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.detail_length := length(NEW.detail);
-    RETURN NEW;
-END
-$$;
-CREATE TRIGGER set_detail_length BEFORE INSERT OR UPDATE ON run_events
-    FOR EACH ROW EXECUTE FUNCTION set_detail_length();
--- part: batches run_events
-UPDATE run_events SET detail_length = length(detail)
-WHERE detail_length IS NULL AND ctid >= :first AND ctid < :end;
--- part: transaction
-ALTER TABLE run_events ADD CONSTRAINT detail_length_is_set CHECK (detail_length IS NOT NULL) NOT VALID;
--- part: transaction
-ALTER TABLE run_events VALIDATE CONSTRAINT detail_length_is_set;
--- part: transaction
-ALTER TABLE run_events ALTER COLUMN detail_length SET NOT NULL;
--- part: index run_events_by_length
-CREATE INDEX CONCURRENTLY run_events_by_length ON run_events (tenant_id, detail_length);
-",
-    down: "ALTER TABLE run_events DROP COLUMN detail_length; ALTER TABLE update_runs DROP COLUMN label;",
-};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn polls_go_on_while_a_large_database_is_migrated_and_dumped() {
@@ -86,7 +57,7 @@ async fn polls_go_on_while_a_large_database_is_migrated_and_dumped() {
     let dump = Dump::start(&replicas.database_url());
     dump.wait_for_locks(&store).await;
     let begun = Instant::now();
-    let migrator = Migrator::default().with_step(STEP);
+    let migrator = Migrator::default().with_step(NEXT_RELEASE.step);
     let dumping = async {
         for _ in 0..MIN_ATTEMPTS {
             wait_until(&store, &is_waiting_for_lock("= 1")).await;
@@ -245,7 +216,7 @@ fn assert_no_outage(polls: &[CallLog], logs: &str) {
 
 /// Fails if rows were lost or not changed, or if a part of the step is missing.
 async fn assert_migrated(store: &Store, runs: u64) {
-    let newer = SchemaCheck::Newer { step: STEP.name.to_owned() };
+    let newer = SchemaCheck::Newer { step: NEXT_RELEASE.step.name.to_owned() };
     assert_eq!(store.check().await.expect("checked"), newer);
     let events = runs * 10;
     for condition in [
