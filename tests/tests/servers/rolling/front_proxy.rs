@@ -79,6 +79,7 @@ impl FrontProxy {
             let check = format!("{host}:50002 check port ");
             let replica_check = format!("{} check port ", server.address("southbound"));
             changes.push((format!("{check}9464"), format!("{replica_check}{port}")));
+            // The southbound listener is replaced already, together with its check.
             changes.extend(replica_addresses(server, host).into_iter().skip(1));
         }
         let config = write_configuration(&shipped, folder.path(), &changes);
