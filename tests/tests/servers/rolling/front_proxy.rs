@@ -135,7 +135,7 @@ impl FrontProxy {
     }
 
     /// Waits until HAProxy sends new connections to each replica. nginx has no such state: it tries a
-    /// replica again after five seconds.
+    /// replica again after a second.
     pub async fn wait_until_replicas_are_up(&self) {
         until("HAProxy sees that each replica is ready", async || {
             SHIPPED_REPLICAS.iter().all(|(name, _)| self.is_up(name)).then_some(())
