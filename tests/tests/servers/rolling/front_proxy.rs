@@ -68,7 +68,7 @@ impl FrontProxy {
             ("    user haproxy\n    group haproxy\n".to_owned(), String::new()),
             ("/run/haproxy/admin.sock".to_owned(), socket.to_string_lossy().into_owned()),
             // The limit of open files may be lower here.
-            ("maxconn 50000".to_owned(), "maxconn 2000".to_owned()),
+            ("maxconn 50000".to_owned(), "maxconn 1500".to_owned()),
         ];
         for (listener, address) in LISTENERS.iter().zip(addresses) {
             changes.push((format!("bind :{}\n", listener.proxy_port), format!("bind {address}\n")));
