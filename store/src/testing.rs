@@ -8,8 +8,8 @@ pub mod fill;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
@@ -70,6 +70,7 @@ pub struct StatementCounts {
     pub statements: AtomicU64,
     /// Opened transactions.
     pub transactions: AtomicU64,
+    texts: Mutex<BTreeSet<String>>,
 }
 
 impl StatementCounts {
@@ -78,6 +79,12 @@ impl StatementCounts {
     pub fn totals(&self) -> (u64, u64) {
         let statements = self.statements.load(Ordering::Relaxed);
         (statements, self.transactions.load(Ordering::Relaxed))
+    }
+
+    /// The different texts of the statements so far.
+    #[must_use]
+    pub fn texts(&self) -> BTreeSet<String> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -90,6 +97,10 @@ pub fn counting_store(store: &Store) -> (Store, Arc<StatementCounts>) {
         counters.statements.fetch_add(1, Ordering::Relaxed);
         if is_first_statement(&call.statement.sql) {
             counters.transactions.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut texts = counters.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !texts.contains(&call.statement.sql) {
+            texts.insert(call.statement.sql.clone());
         }
     });
     (counting, counts)
@@ -156,12 +167,8 @@ pub async fn run_migrator(
 /// All rows of a project in the database: one text per row, prefixed with the name of its table.
 pub async fn tenant_rows(store: &Store, tenant: TenantId) -> Vec<String> {
     let tx = store.tenant(tenant).await.expect("a transaction");
-    let tables = "SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
-                  WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'tenant_id' \
-                  ORDER BY 1";
     let mut texts = Vec::new();
-    for table in query_all(tx.conn(), tables, []).await.expect("the tables") {
-        let table: String = table.try_get_by_index(0).expect("a name");
+    for table in tenant_tables(&tx).await {
         let rows =
             format!("SELECT to_jsonb(t)::text FROM {table} t WHERE t.tenant_id = $1 ORDER BY 1");
         let values = [tenant.uuid().into()];
@@ -171,6 +178,17 @@ pub async fn tenant_rows(store: &Store, tenant: TenantId) -> Vec<String> {
         }
     }
     texts
+}
+
+/// The tables whose rows belong to projects.
+pub async fn tenant_tables(tx: &Tx) -> BTreeSet<String> {
+    let sql = "SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
+               WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attname = 'tenant_id'";
+    let mut tables = BTreeSet::new();
+    for row in query_all(tx.conn(), sql, []).await.expect("the tables") {
+        tables.insert(row.try_get_by_index(0).expect("a name"));
+    }
+    tables
 }
 
 /// The text that a statement returns on a connection of the store's pool.

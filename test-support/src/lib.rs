@@ -4,6 +4,7 @@ mod node_keys;
 mod redaction;
 mod rest_client;
 mod server_process;
+mod tenant_conditions;
 mod test_server;
 
 pub use node_keys::{
@@ -13,4 +14,5 @@ pub use node_keys::{
 pub use redaction::redact;
 pub use rest_client::{Answer, RestClient, install_tls, resource_id};
 pub use server_process::ServerProcess;
+pub use tenant_conditions::{StatementException, find_missing_tenant_conditions};
 pub use test_server::TestServer;

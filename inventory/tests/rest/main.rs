@@ -26,6 +26,7 @@ mod schedules;
 mod statements;
 mod statuses;
 mod story;
+mod tenant_conditions;
 mod test_server;
 mod unreadable;
 mod update_control;

@@ -20,7 +20,7 @@ use crate::test_server::{
 type Ids = Vec<(&'static str, String)>;
 
 /// Requests in addition to every path of the document. They follow more relations than plain lists.
-const EXTRA_REQUESTS: [&str; 12] = [
+pub const EXTRA_REQUESTS: [&str; 12] = [
     "regions?showTotalSites=true",
     "sites?filter=region.name%3D%22region%22&orderBy=name",
     "compute/hosts?filter=site.region.name%3D%22region%22&orderBy=name%20desc&pageSize=100",

@@ -106,7 +106,7 @@ pub fn required_query(operation: &Value) -> &'static str {
 
 /// Order of the requests: reads first, then changes, then invalidations, then deletions. A resource
 /// is deleted after the resources that refer to it.
-fn request_order(method: &str, path: &str) -> usize {
+pub fn request_order(method: &str, path: &str) -> usize {
     let order = [
         "os-update-runs",
         "schedules",

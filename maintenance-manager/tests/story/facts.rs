@@ -26,7 +26,7 @@ fn sha256(text: &str) -> [u8; 32] {
     sha2::Sha256::digest(text).into()
 }
 
-fn facts_with_packages(text: &str) -> Facts {
+pub fn facts_with_packages(text: &str) -> Facts {
     Facts { packages_digest: sha256(text).to_vec(), ..facts() }
 }
 
@@ -54,7 +54,8 @@ async fn a_cut_detail_of_an_eim_update_is_a_condition_until_the_next_update() {
     assert_eq!(server.conditions(eim.instance).await, []);
 }
 
-const PACKAGE_LIST: &str = r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"}]}"#;
+pub const PACKAGE_LIST: &str =
+    r#"{"repo":[{"name":"apt","version":"2.6.1","architecture":"amd64"}]}"#;
 
 #[tokio::test]
 async fn a_package_list_is_requested_once_and_stored_once_for_all_nodes() {

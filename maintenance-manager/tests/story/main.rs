@@ -35,6 +35,7 @@ mod rules;
 mod stale;
 mod system_info;
 mod takeover;
+mod tenant_conditions;
 mod test_server;
 mod update_limits;
 mod webhook_target;
