@@ -195,7 +195,7 @@ impl<'a> References<'a> {
     /// Reads the condition on the column at a position, if there is one.
     fn read_condition(&mut self, query: usize, tokens: &[String], at: usize) {
         let source_of = |at: usize| {
-            let is_named = at >= 2 && tokens[at - 1] == ".";
+            let is_named = at >= 2 && word(tokens, at - 1) == ".";
             is_named.then(|| tokens[at - 2].clone())
         };
         let column = source_of(at);

@@ -25,7 +25,7 @@ fn is_word_character(c: char) -> bool {
 }
 
 fn read_word(text: &str) -> (String, usize) {
-    let length = text.find(|c| !is_word_character(c)).unwrap_or(text.len());
+    let length = text.find(|c: char| !is_word_character(c)).unwrap_or(text.len());
     (text[..length].to_lowercase(), length)
 }
 
