@@ -11,7 +11,7 @@ use crate::test_server::{Caller, TestServer, with_registries};
 const EXCEPTIONS: [StatementException; 1] = [StatementException {
     table: "projects",
     part: "FROM projects WHERE projects.removed_at IS NULL",
-    reason: "the list of projects",
+    reason: "the list of projects, and the project of a name",
 }];
 
 /// Fewest requests of the document that must succeed, and different statements that they send.

@@ -27,7 +27,7 @@ const EXCEPTIONS: [StatementException; 2] = [
 ];
 
 /// Fewest different statements that the calls send.
-const MIN_STATEMENTS: usize = 60;
+const MIN_STATEMENTS: usize = 30;
 
 /// An agent enrols, reports facts, a package list and versions, and updates in its window.
 async fn update_own_node(server: &TestServer) {
