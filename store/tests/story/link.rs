@@ -1,6 +1,7 @@
 //! The connection to the database: transport, settings of sessions, and a database that cannot be
 //! written.
 
+mod pgbouncer;
 mod proxies;
 mod tls;
 
@@ -15,6 +16,7 @@ use evenkeel_store::{
 use sqlx::{Connection as _, PgConnection};
 
 use crate::fixtures::{NOON, create_project, execute_sql, registration, store_with_project};
+use pgbouncer::PgBouncer;
 use proxies::Proxy;
 
 async fn connect(url: &str) -> Store {
@@ -51,17 +53,14 @@ async fn session_settings(store: &Store) -> String {
 /// The test server has `synchronous_commit` off.
 const EXPECTED_SETTINGS: &str = "10s 5s 3s off off on";
 
-/// Poolers can be configured to ignore unknown settings of the startup packet.
-#[tokio::test]
-async fn a_pooler_that_drops_settings_of_the_startup_packet_changes_nothing() {
-    let direct = fresh_database().await;
-    let proxy = Proxy::dropping_startup_options(&direct).await;
-    let store = connect(&proxy.url(&direct)).await;
+/// Fails unless a server can use the database through this URL.
+async fn assert_works(url: &str, direct: &str) {
+    let store = connect(url).await;
     assert_eq!(session_settings(&store).await, EXPECTED_SETTINGS);
     assert_eq!(store.check().await.expect("checked"), SchemaCheck::Current);
     store.migrate().await.expect("migrated");
     let (mut reader, _) = LogReader::open(&store).await.expect("a reader");
-    create_project(&connect(&direct).await, "ours").await;
+    create_project(&connect(direct).await, "ours").await;
     let heartbeat = until("the reader sees the change", async || {
         let tail = reader.next(100).await.expect("a pass");
         tail.changes
@@ -70,6 +69,39 @@ async fn a_pooler_that_drops_settings_of_the_startup_packet_changes_nothing() {
             .then_some(tail.heartbeat_at)
     });
     assert!(heartbeat.await.is_some(), "it has seen the heartbeat of its opening");
+}
+
+/// Poolers can be configured to ignore unknown settings of the startup packet.
+#[tokio::test]
+async fn a_pooler_that_drops_settings_of_the_startup_packet_changes_nothing() {
+    let direct = fresh_database().await;
+    let proxy = Proxy::dropping_startup_options(&direct).await;
+    assert_works(&proxy.url(&direct), &direct).await;
+}
+
+#[tokio::test]
+async fn pgbouncer_in_session_mode_changes_nothing() {
+    let direct = fresh_database().await;
+    let pooler = PgBouncer::start(&direct, "session").await;
+    assert_works(&pooler.url(&direct), &direct).await;
+}
+
+#[tokio::test]
+async fn pgbouncer_in_transaction_mode_is_refused() {
+    let direct = fresh_database().await;
+    let pooler = PgBouncer::start(&direct, "transaction").await;
+    let store = connect(&pooler.url(&direct)).await;
+    let checked = store.check().await.expect("checked");
+    assert_eq!(checked, IncompatibleDatabase::SessionNotKept.into(), "{}", pooler.log());
+}
+
+#[tokio::test]
+async fn pgbouncer_in_statement_mode_is_refused() {
+    let direct = fresh_database().await;
+    let pooler = PgBouncer::start(&direct, "statement").await;
+    let refused = connect(&pooler.url(&direct)).await.check().await.expect_err("no transactions");
+    let text = evenkeel_kit::chain::chain(&refused).to_string();
+    assert!(text.contains("statement pooling mode"), "{text}\n{}", pooler.log());
 }
 
 #[tokio::test]

@@ -28,9 +28,7 @@ struct Pooler {
 impl Proxy {
     /// The URL of the same database through the proxy.
     pub fn url(&self, direct: &str) -> String {
-        let (base, _) = direct.split_once('?').expect("a URL with parameters");
-        let name = base.rsplit('/').next().expect("a database");
-        format!("postgres://evenkeel@{}/{name}", self.address)
+        proxied_url(direct, self.address)
     }
 
     pub const fn address(&self) -> SocketAddr {
@@ -77,8 +75,15 @@ impl Proxy {
     }
 }
 
+/// The URL of the same database behind another address.
+pub fn proxied_url(direct: &str, address: SocketAddr) -> String {
+    let (base, _) = direct.split_once('?').expect("a URL with parameters");
+    let name = base.rsplit('/').next().expect("a database");
+    format!("postgres://evenkeel@{address}/{name}")
+}
+
 /// The socket that a URL of a private Postgres names.
-fn socket_of(url: &str) -> PathBuf {
+pub fn socket_of(url: &str) -> PathBuf {
     let (_, host) = url.split_once("host=").expect("a URL with a folder");
     Path::new(host.split('&').next().unwrap_or_default()).join(".s.PGSQL.5432")
 }
