@@ -17,7 +17,7 @@ use crate::status::{MetadataItem, StatusIndication};
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// Desired or current state of a host.
+    /// Desired or current state of a host. A state that only a newer server knows is unspecified.
     HostState {
         Unspecified = "HOST_STATE_UNSPECIFIED",
         Deleted = "HOST_STATE_DELETED",

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// How an operating system is updated.
+    /// How an operating system is updated. A kind that only a newer server knows is unspecified.
     OsType {
         Unspecified = "OS_TYPE_UNSPECIFIED",
         Mutable = "OS_TYPE_MUTABLE",

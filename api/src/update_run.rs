@@ -43,7 +43,8 @@ pub struct OsUpdateRun {
     pub timestamps: Option<Timestamps>,
 
     /// State: `downloading`, `staged`, `applying`, `rebooting`, `verifying`, `reverting`,
-    /// `succeeded`, `failed`, `reverted`, `cancelled` or `abandoned`.
+    /// `succeeded`, `failed`, `reverted`, `cancelled` or `abandoned`. Later releases may add states. A
+    /// server shows a state that only a newer server knows by its name, also as `status`.
     pub state: String,
     /// Reason of the result; empty if there is none.
     pub reason: String,
@@ -80,7 +81,8 @@ impl OsUpdateRun {
     /// Returns whether the run has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        Self::TERMINAL_STATES.contains(&self.state.as_str())
+        // A newer server may have other states.
+        self.end_time != 0 || Self::TERMINAL_STATES.contains(&self.state.as_str())
     }
 }
 

@@ -68,6 +68,8 @@ pub struct Host {
     pub site: Option<SiteId>,
     pub desired: HostState,
     pub current: HostState,
+    /// Whether only a newer release knows one of the states. That state reads as unspecified, and updates wait.
+    pub has_unknown_state: bool,
     pub provider: Option<ProviderId>,
     pub metadata: Metadata,
     /// Size of the user volume in gigabytes, as registered.

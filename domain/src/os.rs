@@ -49,6 +49,8 @@ named! {
 pub struct OsProfile {
     pub id: OsId,
     pub spec: OsSpec,
+    /// Whether only a newer release knows its kind. The kind then reads as that of packages, and updates wait.
+    pub has_unknown_kind: bool,
     pub created_at: Time,
     pub updated_at: Time,
 }

@@ -5,6 +5,7 @@ mod evidence;
 mod image;
 mod report;
 mod state;
+mod stored_state;
 mod timeouts;
 
 #[cfg(test)]
@@ -15,6 +16,7 @@ pub use evidence::Evidence;
 pub use image::ImageChange;
 pub use report::{HeldBackCount, HeldBackPackage, Interruption, PhaseSpan, RunReport};
 pub use state::{AbandonCause, InvalidTransition, RunState};
+pub use stored_state::StoredState;
 pub use timeouts::RunTimeouts;
 
 use serde::{Deserialize, Serialize};
@@ -27,9 +29,10 @@ use crate::order::Order;
 use crate::package::PackageChange;
 use crate::policy::UpdatePolicy;
 
-/// One attempt to update one instance. Its target is frozen when the run opens.
+/// One attempt to update one instance. Its target is frozen when the run opens. Users may also see a run whose state
+/// this release does not know: an `UpdateRun<StoredState>`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UpdateRun {
+pub struct UpdateRun<S = RunState> {
     pub id: RunId,
     pub instance: InstanceId,
     /// For users: the host and when the run was opened.
@@ -40,7 +43,7 @@ pub struct UpdateRun {
     pub attempt: Option<AttemptId>,
     /// The frozen target, policy and order.
     pub origin: Origin,
-    pub state: RunState,
+    pub state: S,
     /// Planned packages, with their states after the run.
     pub packages: Vec<PackageChange>,
     /// Planned image, with the image that was booted at the end; `None` if the run is not for an image or the node did

@@ -21,8 +21,7 @@ use evenkeel_domain::window::{Opener, Window};
 use evenkeel_store::decisions::{DecisionInput, ReadMode, load_decision_input};
 use evenkeel_store::nodes::NodeState;
 use evenkeel_store::related::{self, Related, RelatedIds};
-use evenkeel_store::runs::{self as stored_runs, RunDetails};
-use evenkeel_store::{Tx, contacts, instances, nodes, package_versions};
+use evenkeel_store::{Tx, contacts, instances, nodes, package_versions, runs as stored_runs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -60,15 +59,12 @@ pub async fn get_decision(call: Call, Path(path): Path<Item>) -> Answer<Decision
     } else {
         None
     };
-    let run = match &input.run {
+    let run = match input.run.as_ref().map(|run| run.id).or(input.unreadable_run) {
         None => None,
-        Some(run) => {
-            let run_with_instance = RunDetails {
-                run: stored_runs::find(&tx, run.id).await?,
-                instance: instance.clone(),
-                host_name: host.name.clone(),
-            };
-            runs::load_resources(&tx, &[run_with_instance]).await?.pop()
+        Some(id) => {
+            // None if not even a list can show it.
+            let open = stored_runs::find_many_details(&tx, &[id]).await?;
+            runs::load_resources(&tx, &open).await?.pop()
         }
     };
     let mut related_ids = RelatedIds::default();

@@ -44,13 +44,16 @@ pub async fn load_policies(
     Ok(applicable.map(|assigned| Some(effective_policy(&assigned?, related))).collect())
 }
 
-/// The policy and why it does not match an operating system. None if it matches, or if it does not
-/// exist.
+/// The policy and why it does not match an operating system. None if it matches, if it does not
+/// exist, or if only a newer release knows the kind of the operating system.
 pub async fn find_mismatch(
     tx: &Tx,
     policy: PolicyId,
     os: &OsProfile,
 ) -> Result<Option<(UpdatePolicy, &'static str)>, StoreError> {
+    if os.has_unknown_kind {
+        return Ok(None);
+    }
     let Some(policy) = policies::find_many(tx, &[policy]).await?.pop() else {
         return Ok(None);
     };

@@ -130,6 +130,16 @@ impl<'a> NodeTransaction<'a> {
         Ok(())
     }
 
+    /// Refuses to record events while the open run is one that only a newer release of the server can
+    /// read: which events fit it is unknown. The node repeats its report.
+    pub fn check_run_readable(&self) -> Result<(), tonic::Status> {
+        let Some(run) = self.input.unreadable_run else {
+            return Ok(());
+        };
+        let why = format!("a newer release of the server wrote the run {run}; try again");
+        Err(tonic::Status::unavailable(why))
+    }
+
     pub async fn find_run(&self, attempt: AttemptId) -> Result<Option<UpdateRun>, StoreError> {
         runs::find_attempt(&self.tx, self.node.instance, attempt).await
     }
@@ -359,10 +369,10 @@ impl<'a> NodeTransaction<'a> {
         self.node != *self.before
     }
 
-    /// Whether an open run has begun to change the node.
+    /// Whether an open run has begun to change the node. One that cannot be read may have begun.
     pub fn has_begun_change(&self) -> bool {
         let open = self.input.run.as_ref();
-        open.is_some_and(|run| !run.state.is_untouched())
+        self.input.unreadable_run.is_some() || open.is_some_and(|run| !run.state.is_untouched())
     }
 
     /// Sets the image that the node runs.

@@ -35,6 +35,10 @@ pub fn outcome<T>(answer: &Result<T, Status>) -> &'static str {
 /// Converts an error of the store.
 pub fn from_store_error(error: StoreError) -> Status {
     use StoreError as E;
+    if let E::Corrupt { table: "update_runs", column: "state" | "cause", .. } = error {
+        // Which events fit the run is unknown. The node repeats the call.
+        return Status::unavailable("a newer release of the server wrote the run; try again");
+    }
     let code = match &error {
         E::NotFound { .. } => Code::NotFound,
         E::Stale { .. } => Code::Aborted,

@@ -130,6 +130,9 @@ pub struct DecisionInput {
     pub desired: UpdateIntent,
     /// Its open run, without its planned packages.
     pub run: Option<UpdateRun>,
+    /// Its open run, if a newer release wrote it and this release cannot read it. Then [`Self::run`] is
+    /// none, and the node waits ([`UpdateIntent::unreadable`]).
+    pub unreadable_run: Option<RunId>,
     /// What was last delivered to an EIM agent.
     pub delivered: DeliveryState,
     /// When the first slot of the applicable assignment, including the node's own, expires if no
@@ -401,7 +404,8 @@ pub async fn load_applicable_policies(
     let applicable = |(subject, (_, instance)): (&DecisionSubject<'_>, &(&Host, &Instance))| {
         // Neither do its order and its run.
         let trusted = instance.is_trusted();
-        let node_inputs = NodeInputs { trusted, order: None, unreadable_order: None, run: None };
+        let node_inputs =
+            NodeInputs { trusted, order: None, run: None, unreadable_run: None, unreadable: None };
         let facts = project_inputs.node_facts(subject, &node_inputs)?;
         let chain = project_inputs.chain(subject);
         if project_inputs.unreadable(&chain, &facts).is_some() {

@@ -153,7 +153,11 @@ pub async fn record_join(
         uuid: Set(Some(joining.uuid)),
         serial: Set(serial.map(|serial| serial.as_str().to_owned())),
         hostname: Set(joining.hostname.clone()),
-        current_state: Set(HostState::Onboarded.name().to_owned()),
+        current_state: if host.has_unknown_state {
+            sea_orm::NotSet
+        } else {
+            Set(HostState::Onboarded.name().to_owned())
+        },
         public_key: Set(joining.public_key.clone()),
         updated_at: Set(now),
         ..Default::default()
@@ -195,14 +199,15 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
         .col_expr(Column::CurrentState, Expr::value(HostState::Onboarded.name()))
         .filter(Column::Id.eq(id.bits().cast_signed()))
         .filter(Column::Status.ne(status.text.clone()))
-        .filter(Column::CurrentState.is_not_in(untrusted_states()));
+        .filter(Column::CurrentState.is_in(trusted_states()));
     change.exec(tx.conn()).await?;
     Ok(())
 }
 
-/// The states in which a host is not trusted.
-fn untrusted_states() -> impl Iterator<Item = &'static str> {
-    let states = HostState::ALL.iter().filter(|state| !state.is_trusted());
+/// The states in which a host is trusted. A state that only a newer release knows is not one of them,
+/// so a contact does not replace it.
+fn trusted_states() -> impl Iterator<Item = &'static str> {
+    let states = HostState::ALL.iter().filter(|state| state.is_trusted());
     states.map(|state| state.name())
 }
 
@@ -306,8 +311,8 @@ impl TryFrom<Model> for Host {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         const TABLE: &str = "hosts";
-        let state =
-            |name: &str, column| or_corrupt(HostState::from_name(name), TABLE, row.id, column);
+        let desired = HostState::from_name(&row.desired_state);
+        let current = HostState::from_name(&row.current_state);
         let site = row.site_id.map(|id| SiteId::from_bits(id.cast_unsigned()));
         let lvm_size = u32::try_from(row.user_lvm_size).ok();
         Ok(Self {
@@ -319,8 +324,9 @@ impl TryFrom<Model> for Host {
                 _ => row.uuid_text,
             },
             serial: SerialNumber::from_stored(row.serial.as_deref().unwrap_or_default()),
-            desired: state(&row.desired_state, "desired_state")?,
-            current: state(&row.current_state, "current_state")?,
+            has_unknown_state: desired.is_none() || current.is_none(),
+            desired: desired.unwrap_or(HostState::Unspecified),
+            current: current.unwrap_or(HostState::Unspecified),
             status: Status::from_stored(row.status, &row.status_indication, row.status_at),
             hostname: row.hostname,
             note: row.note,

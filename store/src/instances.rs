@@ -397,27 +397,28 @@ pub(crate) fn read_instance(row: &mut RowReader<'_>) -> Result<Option<Instance>,
     Ok(Some(Instance {
         policy: policy.map(|id| PolicyId::from_bits(id.cast_unsigned())),
         custom_configs: configs,
-        ..instance_from_row(model, summary.try_into()?)?
+        ..instance_from_row(model, summary.try_into()?)
     }))
 }
 
 /// An instance without its assignment and its configurations.
-fn instance_from_row(row: Model, summary: Summary) -> Result<Instance, StoreError> {
-    let at = |name: &str, column| or_corrupt(InstanceState::from_name(name), TABLE, row.id, column);
+/// A value that only a newer release knows reads as unspecified.
+fn instance_from_row(row: Model, summary: Summary) -> Instance {
+    let state = |name: &str| InstanceState::from_name(name).unwrap_or(InstanceState::Unspecified);
     let security = SecurityFeature::from_name(&row.security_feature);
-    Ok(Instance {
+    Instance {
         id: InstanceId::from_bits(row.id.cast_unsigned()),
         host: HostId::from_bits(row.host_id.cast_unsigned()),
         name: Name::from_stored(&row.name),
-        kind: or_corrupt(InstanceKind::from_name(&row.kind), TABLE, row.id, "kind")?,
-        desired: at(&row.desired_state, "desired_state")?,
-        current: at(&row.current_state, "current_state")?,
-        security_feature: or_corrupt(security, TABLE, row.id, "security_feature")?,
+        kind: InstanceKind::from_name(&row.kind).unwrap_or(InstanceKind::Unspecified),
+        desired: state(&row.desired_state),
+        current: state(&row.current_state),
+        security_feature: security.unwrap_or(SecurityFeature::Unspecified),
         policy: None,
         local_account: row.local_account_id.map(|id| LocalAccountId::from_bits(id.cast_unsigned())),
         custom_configs: Vec::new(),
         summary,
         created_at: row.created_at,
         updated_at: row.updated_at,
-    })
+    }
 }

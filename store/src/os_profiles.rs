@@ -235,13 +235,14 @@ impl TryFrom<Model> for OsProfile {
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
         let id = row.id;
+        let kind = OsKind::from_name(&row.kind);
         let security = SecurityFeature::from_name(&row.security_feature);
         let sha256 = Sha256::parse("sha256", &row.sha256).ok();
         let spec = OsSpec {
-            kind: or_corrupt(OsKind::from_name(&row.kind), TABLE, id, "kind")?,
-            provider: or_corrupt(OsProvider::from_name(&row.provider), TABLE, id, "provider")?,
+            kind: kind.unwrap_or(OsKind::Mutable),
+            provider: OsProvider::from_name(&row.provider).unwrap_or(OsProvider::Unspecified),
             sha256: or_corrupt(sha256, TABLE, id, "sha256")?,
-            security_feature: or_corrupt(security, TABLE, id, "security_feature")?,
+            security_feature: security.unwrap_or(SecurityFeature::Unspecified),
             name: row.name,
             architecture: row.architecture,
             profile_name: row.profile_name,
@@ -259,6 +260,7 @@ impl TryFrom<Model> for OsProfile {
         Ok(Self {
             id: OsId::from_bits(id.cast_unsigned()),
             spec,
+            has_unknown_kind: kind.is_none(),
             created_at: row.created_at,
             updated_at: row.updated_at,
         })

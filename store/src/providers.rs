@@ -7,7 +7,6 @@ use evenkeel_domain::text::Name;
 use sea_orm::{ActiveModelTrait, Set};
 
 use crate::error::StoreError;
-use crate::rows::or_corrupt;
 use crate::rows::provider::{ActiveModel, Entity, Model};
 use crate::tx::Tx;
 use crate::{ids, keyed};
@@ -58,14 +57,13 @@ impl TryFrom<Model> for Provider {
     type Error = StoreError;
 
     fn try_from(row: Model) -> Result<Self, StoreError> {
-        const TABLE: &str = "providers";
         let kind = ProviderKind::from_name(&row.kind);
         let vendor = ProviderVendor::from_name(&row.vendor);
         Ok(Self {
             id: ProviderId::from_bits(row.id.cast_unsigned()),
             spec: ProviderSpec {
-                kind: or_corrupt(kind, TABLE, row.id, "kind")?,
-                vendor: or_corrupt(vendor, TABLE, row.id, "vendor")?,
+                kind: kind.unwrap_or(ProviderKind::Unspecified),
+                vendor: vendor.unwrap_or(ProviderVendor::Unspecified),
                 name: Name::from_stored(&row.name),
                 api_endpoint: row.api_endpoint,
                 api_credentials: row.api_credentials,

@@ -13,7 +13,7 @@ use evenkeel_domain::package::{PackageChange, PackageVersion};
 use evenkeel_domain::policy::UpdatePolicy;
 use evenkeel_domain::run::{
     HeldBackCount, HeldBackPackage, ImageChange, Interruption, PhaseSpan, RunHistoryEntry,
-    RunReport, RunState, UpdateRun,
+    RunReport, RunState, StoredState, UpdateRun,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -29,7 +29,7 @@ const MAX_DETAILS_BYTES: usize = 100_000;
 pub struct PackageActions<'a>(HashMap<(&'a str, &'a str), &'static str>);
 
 /// REST form of a run without related resources.
-pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdateRun {
+pub fn run<'a>(run: &'a UpdateRun<StoredState>, actions: &mut PackageActions<'a>) -> OsUpdateRun {
     let (status, how) = run.state.status();
     let packages = run.packages.iter().map(|change| package_resource(change, actions));
     let packages: Vec<_> = packages.collect();
@@ -42,7 +42,7 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdate
         status_timestamp: unix_seconds(Some(run.state.since())),
         status_details: details(run, &packages),
         start_time: unix_seconds(Some(run.started_at)),
-        end_time: unix_seconds(run.ended_at()),
+        end_time: unix_seconds(run.state.ended_at()),
         timestamps: Some(Timestamps::new(run.started_at, run.state.since())),
         state: run.state.name().to_owned(),
         reason: reason(run),
@@ -59,8 +59,12 @@ pub fn run<'a>(run: &'a UpdateRun, actions: &mut PackageActions<'a>) -> OsUpdate
 }
 
 /// Why a run ended; empty if there is no reason to report.
-fn reason(run: &UpdateRun) -> String {
-    match &run.state {
+fn reason(run: &UpdateRun<StoredState>) -> String {
+    let state = match &run.state {
+        StoredState::Known(state) => state,
+        StoredState::Unknown { cause, .. } => return cause.clone(),
+    };
+    match state {
         RunState::Failed { failure, .. } | RunState::Reverted { failure, .. } => {
             format!("{}: {}", failure.kind, failure.reason)
         }
@@ -193,8 +197,8 @@ fn version_action(before: &str, target: &str) -> &'static str {
 
 /// Details of a run in the format of EIM's clients: the JSON that EIM's agents sent, otherwise
 /// built from the packages. Empty until the run ends.
-fn details(run: &UpdateRun, packages: &[RunPackage]) -> String {
-    if run.ended_at().is_none() {
+fn details(run: &UpdateRun<StoredState>, packages: &[RunPackage]) -> String {
+    if run.state.ended_at().is_none() {
         return String::new();
     }
     if run.attempt.is_none() && serde_json::from_str::<serde_json::Map<_, Value>>(&run.log).is_ok()

@@ -22,6 +22,7 @@ pub fn resource(os: &OsProfile) -> OperatingSystemResource {
         installed_packages_url: spec.installed_packages_url.clone(),
         security_feature: security_to(spec.security_feature),
         os_type: match spec.kind {
+            _ if os.has_unknown_kind => OsType::Unspecified,
             OsKind::Mutable => OsType::Mutable,
             OsKind::Immutable => OsType::Immutable,
         },

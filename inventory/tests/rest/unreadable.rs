@@ -34,11 +34,126 @@ async fn a_condition_of_an_unknown_kind_and_an_odd_name_are_shown() {
     server.get(&format!("compute/instances/{}/decision", resources.instance)).await;
 }
 
+/// Each row: a statement of a newer release, a list, its key, a field, and the value that is shown.
+const UNKNOWN_KINDS: &[(&str, &str, &str, &str, &str)] = &[
+    ("UPDATE update_runs SET state = 'held'", "os-update-runs", "osUpdateRuns", "state", "held"),
+    ("SELECT 1", "os-update-runs", "osUpdateRuns", "status", "held"),
+    (
+        "SELECT 1",
+        "os-update-runs",
+        "osUpdateRuns",
+        "statusIndicator",
+        "STATUS_INDICATION_UNSPECIFIED",
+    ),
+    (
+        "UPDATE update_runs SET state = 'cancelled', cause = 'moved'",
+        "os-update-runs",
+        "osUpdateRuns",
+        "reason",
+        "moved",
+    ),
+    ("SELECT 1", "os-update-runs", "osUpdateRuns", "status", "Update cancelled"),
+    (
+        "UPDATE hosts SET desired_state = 'parked'",
+        "compute/hosts",
+        "hosts",
+        "desiredState",
+        "HOST_STATE_UNSPECIFIED",
+    ),
+    (
+        "UPDATE instances SET current_state = 'parked'",
+        "compute/instances",
+        "instances",
+        "currentState",
+        "INSTANCE_STATE_UNSPECIFIED",
+    ),
+    (
+        "UPDATE instances SET kind = 'virtual'",
+        "compute/instances",
+        "instances",
+        "kind",
+        "INSTANCE_KIND_UNSPECIFIED",
+    ),
+    (
+        "UPDATE instances SET security_feature = 'tdx'",
+        "compute/instances",
+        "instances",
+        "securityFeature",
+        "SECURITY_FEATURE_UNSPECIFIED",
+    ),
+    (
+        "UPDATE os_profiles SET kind = 'atomic'",
+        "compute/os",
+        "OperatingSystemResources",
+        "osType",
+        "OS_TYPE_UNSPECIFIED",
+    ),
+    (
+        "UPDATE os_profiles SET provider = 'acme'",
+        "compute/os",
+        "OperatingSystemResources",
+        "osProvider",
+        "OS_PROVIDER_KIND_UNSPECIFIED",
+    ),
+    (
+        "UPDATE providers SET kind = 'cloud'",
+        "providers",
+        "providers",
+        "providerKind",
+        "PROVIDER_KIND_UNSPECIFIED",
+    ),
+];
+
+#[tokio::test]
+async fn a_row_of_an_unknown_kind_is_shown_in_its_list_and_alone() {
+    let (server, _) = TestServer::with_resources().await;
+    drop_check_constraints(&server.store).await;
+    for (sql, list, key, field, expected) in UNKNOWN_KINDS {
+        server.write_rows(sql).await;
+        let listed = server.get(list).await;
+        let row = &listed[*key][0];
+        assert_eq!(
+            (&row[*field], listed.get("unreadableElements")),
+            (&json!(expected), None),
+            "{sql}"
+        );
+        let id = row["resourceId"].as_str().expect("an id");
+        assert_eq!(server.get(&format!("{list}/{id}")).await[*field], json!(expected), "{sql}");
+    }
+    // The filter finds what the list shows.
+    for (filter, count) in [("reason=moved", 1), ("status=Updating", 0)] {
+        let listed = server.get(&format!("os-update-runs?filter={filter}")).await;
+        assert_eq!(listed["totalElements"], json!(count), "{filter}");
+    }
+}
+
+/// The node waits until the server is upgraded, and the reason names the run.
+#[tokio::test]
+async fn an_explanation_names_the_open_run_that_cannot_be_read() {
+    let (server, resources) = TestServer::with_resources().await;
+    drop_check_constraints(&server.store).await;
+    server
+        .write_rows(
+            "UPDATE update_runs SET state = 'held', ended_at = NULL; \
+             UPDATE node_states SET provisioned = true",
+        )
+        .await;
+    let decision = server.get(&format!("compute/instances/{}/decision", resources.instance)).await;
+    assert_eq!((&decision["act"], &decision["mayStart"]), (&json!("idle"), &json!(false)));
+    assert_eq!(decision["reason"]["code"], "unreadable");
+    assert_eq!(decision["reason"]["data"], json!({"kind": "run", "id": resources.run}));
+    assert_eq!(decision["run"]["state"], "held");
+}
+
 /// Each row: a list, its key, and a statement that makes the only resource in it unreadable. No
 /// list depends on one before it.
 const UNREADABLE: &[(&str, &str, &str)] = &[
     ("os-update-runs", "osUpdateRuns", "UPDATE update_runs SET origin = '{\"target\": 5}'"),
-    ("providers", "providers", "UPDATE providers SET kind = 'cloud'"),
+    (
+        "providers",
+        "providers",
+        "ALTER TABLE providers ALTER config DROP NOT NULL; UPDATE providers SET config = NULL",
+    ),
     (
         "schedules/repeated",
         "repeatedSchedules",
@@ -46,8 +161,12 @@ const UNREADABLE: &[(&str, &str, &str)] = &[
     ),
     ("schedules/single", "singleSchedules", "UPDATE single_schedules SET status = 'frozen'"),
     ("os-update-policies", "osUpdatePolicies", "UPDATE update_policies SET mode = 'pinned'"),
-    ("compute/os", "OperatingSystemResources", "UPDATE os_profiles SET kind = 'atomic'"),
-    ("compute/instances", "instances", "UPDATE instances SET kind = 'virtual'"),
+    ("compute/os", "OperatingSystemResources", "UPDATE os_profiles SET sha256 = '5'"),
+    (
+        "compute/instances",
+        "instances",
+        "ALTER TABLE instances ALTER kind DROP NOT NULL; UPDATE instances SET kind = NULL",
+    ),
     (
         "localAccounts",
         "localAccounts",

@@ -45,7 +45,10 @@ pub fn sample(
         return Evaluation::NeedsWrite;
     }
     let rendered = render_answer(input, &node.delivered, now);
-    if rendered.delivered != node.delivered || rendered.slot.is_some() != holds_slot(input) {
+    // The slot of a run that cannot be read stays as it is.
+    let changes_slot =
+        input.unreadable_run.is_none() && rendered.slot.is_some() != holds_slot(input);
+    if rendered.delivered != node.delivered || changes_slot {
         return Evaluation::NeedsWrite;
     }
     let has_window = rendered.single.is_some() || !rendered.repeated.is_empty();

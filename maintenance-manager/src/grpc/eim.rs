@@ -144,7 +144,12 @@ impl MaintenanceManager {
         }
         let kind = node_tx.input.facts.os_kind;
         node_tx.charge(LimitedAmount::Bytes, message_bytes(update_status) as u64).await?;
-        node_tx.charge(LimitedAmount::Runs, opened_runs(&node_tx, sample)).await?;
+        let opened_runs = count_opened_runs(&node_tx, sample);
+        if 0 < opened_runs {
+            // The agent repeats the sample, and keeps its schedules.
+            node_tx.check_run_readable()?;
+        }
+        node_tx.charge(LimitedAmount::Runs, opened_runs).await?;
         // Our own agent has replaced this one, so it gets no window any more.
         if is_replaced(&node_tx) {
             Box::pin(process_replaced_agent_sample(node_tx, sample))
@@ -249,7 +254,7 @@ fn is_replaced(node_tx: &NodeTransaction<'_>) -> bool {
 }
 
 /// The number of runs that a sample can open.
-fn opened_runs(node_tx: &NodeTransaction<'_>, sample: &Sample) -> u64 {
+fn count_opened_runs(node_tx: &NodeTransaction<'_>, sample: &Sample) -> u64 {
     let open = node_tx.input.run.as_ref().and_then(UpdateRun::as_open);
     // The samples of a replaced agent do not belong to a run of our own.
     let open = open.filter(|run| run.attempt.is_none() || !is_replaced(node_tx));

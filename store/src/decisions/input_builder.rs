@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::AssignedPolicy;
-use evenkeel_domain::decide::{AgentProtocol, UpdateIntent};
+use evenkeel_domain::decide::{AgentProtocol, UnreadableObject, UpdateIntent};
+use evenkeel_domain::host::Host;
 use evenkeel_domain::schedule::{RepeatedSchedule, ScheduleTarget, WindowQuery};
 use evenkeel_domain::window::{Window, Windows};
 
@@ -53,7 +54,8 @@ impl<'a> DecisionInputBuilder<'a> {
             fetch_ahead: self.planning_limits.fetch_ahead,
             order: node_inputs.order,
             unreadable: node_inputs
-                .unreadable_order
+                .unreadable
+                .or_else(|| unreadable_host(subject.host))
                 .or_else(|| project_inputs.unreadable(&chain, &facts)),
             policies,
         };
@@ -63,6 +65,7 @@ impl<'a> DecisionInputBuilder<'a> {
             facts,
             desired,
             run: node_inputs.run,
+            unreadable_run: node_inputs.unreadable_run,
             delivered: subject.delivered.clone(),
             first_slot_free_at: None,
         })
@@ -114,4 +117,10 @@ impl<'a> DecisionInputBuilder<'a> {
         all.sort_unstable_by_key(|schedule| schedule.id.bits().cast_signed());
         all
     }
+}
+
+/// A host in a state that only a newer release knows.
+fn unreadable_host(host: &Host) -> Option<UnreadableObject> {
+    let object = || UnreadableObject { kind: "host", id: host.id.to_string() };
+    host.has_unknown_state.then(object)
 }

@@ -4,10 +4,12 @@
 use std::sync::LazyLock;
 
 use evenkeel_domain::decide::UnreadableObject;
-use evenkeel_domain::id::InstanceId;
+use evenkeel_domain::id::{InstanceId, RunId};
+use evenkeel_domain::instance::InstanceState;
 use evenkeel_domain::order::Order;
 use evenkeel_domain::run::UpdateRun;
 use sea_orm::QueryResult;
+use uuid::Uuid;
 
 use super::DecisionSubject;
 use super::unreadable::log_unreadable;
@@ -23,16 +25,21 @@ pub struct NodeInputs {
     /// Whether its instance is trusted.
     pub trusted: bool,
     pub order: Option<Order>,
-    /// Its order, if a newer release wrote it.
-    pub unreadable_order: Option<UnreadableObject>,
     /// Its open run, without its planned packages.
     pub run: Option<UpdateRun>,
+    /// Its open run, if a newer release wrote it and this release cannot read it.
+    pub unreadable_run: Option<RunId>,
+    /// The first of its open run, its instance and its order that a newer release wrote.
+    pub unreadable: Option<UnreadableObject>,
 }
 
 pub(super) static NODE_INPUTS_SQL: LazyLock<String> = LazyLock::new(|| {
+    let known_states = InstanceState::ALL.iter().map(|state| format!("'{}'", state.name()));
+    let known_states = known_states.collect::<Vec<_>>().join(", ");
     format!(
         "SELECT coalesce(i.desired_state NOT IN ('untrusted', 'deleted') \
-         AND i.current_state NOT IN ('untrusted', 'deleted'), true), \
+         AND i.current_state NOT IN ('untrusted', 'deleted'), true), i.id, \
+         coalesce(i.desired_state IN ({known_states}) AND i.current_state IN ({known_states}), true), \
          {}, {} \
          FROM unnest({}) WITH ORDINALITY AS n (instance, position) \
          {} {} {} \
@@ -70,19 +77,37 @@ pub(super) async fn load_node_inputs(
 fn from_row(row: &QueryResult) -> Result<NodeInputs, StoreError> {
     let mut row = RowReader::new(row);
     let trusted = row.take()?;
+    let (instance, knows_states): (Option<i32>, bool) = (row.take()?, row.take()?);
     let order = row.joined::<update_order::Model>()?;
-    let run = row.joined::<update_run::Model>()?;
-    let instance =
-        order.as_ref().map(|order| InstanceId::from_bits(order.instance_id.cast_unsigned()));
+    // Read apart, because the others may be unreadable.
+    let mut first_columns = row;
+    let (_, run_id): (Option<Uuid>, Option<i32>) = (first_columns.take()?, first_columns.take()?);
+    let instance = instance.map(|id| InstanceId::from_bits(id.cast_unsigned()));
+    let object = |kind| instance.map(|id| UnreadableObject { kind, id: id.to_string() });
     let order = order.map(Order::try_from).transpose();
-    let unreadable_order = order.as_ref().err().zip(instance).map(|(error, instance)| {
+    let unreadable_order = order.as_ref().err().and_then(|error| {
         log_unreadable(error);
-        UnreadableObject { kind: "order of", id: instance.to_string() }
+        object("order of")
     });
+    let unreadable_instance = if knows_states { None } else { object("instance") };
+    let (run, unreadable_run) = match read_run(&mut row) {
+        Ok(run) => (run, None),
+        Err(error) => {
+            log_unreadable(&error);
+            (None, run_id.map(|id| RunId::from_bits(id.cast_unsigned())))
+        }
+    };
+    let unreadable_object =
+        unreadable_run.map(|run| UnreadableObject { kind: "run", id: run.to_string() });
     Ok(NodeInputs {
         trusted,
         order: order.unwrap_or_default(),
-        unreadable_order,
-        run: run.map(UpdateRun::try_from).transpose()?,
+        run,
+        unreadable_run,
+        unreadable: unreadable_object.or(unreadable_instance).or(unreadable_order),
     })
+}
+
+fn read_run(row: &mut RowReader<'_>) -> Result<Option<UpdateRun>, StoreError> {
+    row.joined::<update_run::Model>()?.map(UpdateRun::try_from).transpose()
 }

@@ -63,15 +63,13 @@ pub async fn invalidate(
 async fn lock_for_transition(tx: &Tx, id: HostId, state: HostState) -> Result<Host, StoreError> {
     tx.lock_for_change().await?;
     let host = super::lock(tx, id).await?;
-    if host.current.may_become(state) {
+    // Only the release that knows a state knows what may follow. A lost machine is refused in any state.
+    let is_unknown = host.has_unknown_state && state != HostState::Untrusted;
+    if host.current.may_become(state) && !is_unknown {
         return Ok(host);
     }
-    Err(Conflict::Transition {
-        what: Entity::RESOURCE,
-        from: host.current.name(),
-        to: state.name(),
-    }
-    .into())
+    let from = if is_unknown { "in a state of a newer release" } else { host.current.name() };
+    Err(Conflict::Transition { what: Entity::RESOURCE, from, to: state.name() }.into())
 }
 
 fn base_update(tx: &Tx, id: HostId, now: Time) -> ActiveModel {

@@ -5,7 +5,7 @@ use evenkeel_domain::decide::Target;
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::run::{
     AbandonCause, AttemptId, CancelCause, Failure, FailureKind, RunHistoryEntry, RunState,
-    UpdateRun,
+    StoredState, UpdateRun,
 };
 use evenkeel_domain::tenant::TenantId;
 use sea_orm::Set;
@@ -94,10 +94,32 @@ fn state_columns(state: &RunState) -> StateColumns<'_> {
     }
 }
 
+/// A run whose state this release knows.
 pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
     let corrupt = |column| StoreError::Corrupt { table: TABLE, row: row.id, column };
-    let state = decode_state(&row).map_err(corrupt)?;
-    Ok(UpdateRun {
+    let state = decode_state(&row).map_err(|error| corrupt(error.column()))?;
+    Ok(with_state(row, state))
+}
+
+/// A run for users: also one whose state or cause only a newer release knows.
+pub(super) fn stored_from_row(row: Model) -> Result<UpdateRun<StoredState>, StoreError> {
+    let state = match decode_state(&row) {
+        Ok(state) => StoredState::Known(state),
+        Err(StateError::Unknown(_)) => StoredState::Unknown {
+            name: row.state.clone(),
+            since: row.state_since,
+            ended_at: row.ended_at,
+            cause: row.cause.clone().unwrap_or_default(),
+        },
+        Err(StateError::Missing(column)) => {
+            return Err(StoreError::Corrupt { table: TABLE, row: row.id, column });
+        }
+    };
+    Ok(with_state(row, state))
+}
+
+fn with_state<S>(row: Model, state: S) -> UpdateRun<S> {
+    UpdateRun {
         id: RunId::from_bits(row.id.cast_unsigned()),
         instance: InstanceId::from_bits(row.instance_id.cast_unsigned()),
         name: row.name,
@@ -113,20 +135,37 @@ pub(super) fn from_row(row: Model) -> Result<UpdateRun, StoreError> {
         generation: row.generation,
         granted_at: row.granted_at,
         started_at: row.started_at,
-    })
+    }
 }
 
-/// The state in the columns, or the name of the invalid column.
-fn decode_state(row: &Model) -> Result<RunState, &'static str> {
+/// Why the columns of a state cannot be decoded, with the name of the column.
+enum StateError {
+    /// A newer release wrote the value.
+    Unknown(&'static str),
+    /// The state requires a value that the row does not have.
+    Missing(&'static str),
+}
+
+impl StateError {
+    const fn column(self) -> &'static str {
+        match self {
+            Self::Unknown(column) | Self::Missing(column) => column,
+        }
+    }
+}
+
+/// The state in the columns.
+fn decode_state(row: &Model) -> Result<RunState, StateError> {
+    use StateError::{Missing, Unknown};
     let since = row.state_since;
     let at: Time = since;
-    let failure = || -> Result<Failure, &'static str> {
-        let kind =
-            row.failure_kind.as_deref().map(FailureKind::from_stored).ok_or("failure_kind")?;
-        let reason = row.failure.clone().ok_or("failure")?;
+    let failure = || -> Result<Failure, StateError> {
+        let kind = row.failure_kind.as_deref().map(FailureKind::from_stored);
+        let kind = kind.ok_or(Missing("failure_kind"))?;
+        let reason = row.failure.clone().ok_or(Missing("failure"))?;
         Ok(Failure { kind, reason })
     };
-    let cause = || row.cause.as_deref().ok_or("cause");
+    let cause = || row.cause.as_deref().ok_or(Missing("cause"));
     Ok(match row.state.as_str() {
         "downloading" => RunState::Downloading { since },
         "staged" => RunState::Staged { since },
@@ -134,16 +173,18 @@ fn decode_state(row: &Model) -> Result<RunState, &'static str> {
         "rebooting" => RunState::Rebooting { since },
         "verifying" => RunState::Verifying { since },
         "reverting" => RunState::Reverting { since },
-        "succeeded" => RunState::Succeeded { at, changed: row.changed.ok_or("changed")? },
+        "succeeded" => RunState::Succeeded { at, changed: row.changed.ok_or(Missing("changed"))? },
         "failed" => RunState::Failed { at, failure: failure()? },
         "reverted" => RunState::Reverted { at, failure: failure()? },
         "cancelled" => {
-            RunState::Cancelled { at, cause: CancelCause::from_name(cause()?).ok_or("cause")? }
+            let cause = CancelCause::from_name(cause()?).ok_or(Unknown("cause"))?;
+            RunState::Cancelled { at, cause }
         }
         "abandoned" => {
-            RunState::Abandoned { at, cause: AbandonCause::from_name(cause()?).ok_or("cause")? }
+            let cause = AbandonCause::from_name(cause()?).ok_or(Unknown("cause"))?;
+            RunState::Abandoned { at, cause }
         }
-        _ => return Err("state"),
+        _ => return Err(Unknown("state")),
     })
 }
 

@@ -4,10 +4,11 @@ use std::sync::LazyLock;
 
 use evenkeel_domain::id::RunId;
 use evenkeel_domain::instance::Instance;
-use evenkeel_domain::run::UpdateRun;
+use evenkeel_domain::run::{StoredState, UpdateRun};
 use evenkeel_domain::text::Name;
 use sea_orm::QueryResult;
 
+use super::convert;
 use crate::error::StoreError;
 use crate::fields::{self, RowReader};
 use crate::instances;
@@ -22,7 +23,7 @@ const TABLE: &str = "update_runs";
 /// A run with its instance and the name of its host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunDetails {
-    pub run: UpdateRun,
+    pub run: UpdateRun<StoredState>,
     pub instance: Instance,
     /// The name of its host; may be empty.
     pub host_name: Name,
@@ -97,7 +98,7 @@ fn details_from_row(row: &QueryResult) -> Result<RunDetails, StoreError> {
     let instance = instances::read_instance(&mut row)?;
     let name: String = row.take()?;
     Ok(RunDetails {
-        run: run.try_into()?,
+        run: convert::stored_from_row(run)?,
         instance: or_corrupt(instance, TABLE, id, "instance_id")?,
         host_name: Name::from_stored(&name),
     })

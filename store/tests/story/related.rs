@@ -14,13 +14,12 @@ use evenkeel_domain::os::{OsKind, OsProfile, OsSpec};
 use evenkeel_domain::policy::{
     DesiredUpdate, PackageRules, PolicySpec, TargetUpdate, UpdatePolicy,
 };
-use evenkeel_domain::run::{RunEvent, RunTimeouts};
+use evenkeel_domain::run::{RunEvent, RunTimeouts, StoredState};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_store::decisions::{self, ReadMode};
 use evenkeel_store::hosts::HostDetails;
 use evenkeel_store::related::{self, Related, RelatedIds};
-use evenkeel_store::runs::RunDetails;
 use evenkeel_store::testing::counting_store;
 use evenkeel_store::{
     Store, StoreError, Tx, custom_configs, hardware, hosts, instances, local_accounts, os_profiles,
@@ -270,12 +269,10 @@ async fn an_instance_and_a_run_are_read_with_their_host() {
     );
     assert_eq!((&loaded_instance, &loaded_host), (&one_by_one.0, &one_by_one.1));
     let (details, _) = runs::find_details(&tx, run.id).await.expect("found");
-    let one_by_one = RunDetails {
-        run: runs::find(&tx, run.id).await.expect("found"),
-        instance: loaded_instance,
-        host_name: loaded_host.name,
-    };
-    assert_eq!(details, one_by_one);
+    let alone = runs::find(&tx, run.id).await.expect("found");
+    assert_eq!((details.run.id, &details.run.origin), (alone.id, &alone.origin));
+    assert_eq!(details.run.state, StoredState::Known(alone.state));
+    assert_eq!((details.instance, details.host_name), (loaded_instance, loaded_host.name));
     let missing = instances::find_with_host(&tx, InstanceId::nth(99)).await;
     assert!(matches!(missing, Err(StoreError::NotFound { .. })));
     let missing = runs::find_details(&tx, RunId::nth(99)).await;

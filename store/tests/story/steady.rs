@@ -4,13 +4,15 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::decide::Act;
+use evenkeel_domain::host::{HostState, InvalidationNote};
 use evenkeel_domain::run::{RunEvent, RunEventRecord, RunTimeouts};
+use evenkeel_domain::status::{Indication, Status};
 use evenkeel_store::decisions::{
     DecisionInput, DecisionSubject, PlanningLimits, ReadMode, load_decision_inputs,
 };
 use evenkeel_store::runs::{RunOpening, Subject};
 use evenkeel_store::testing::{drop_check_constraints, fresh_store};
-use evenkeel_store::{StoreError, Tx, limit_usage, nodes, runs};
+use evenkeel_store::{Conflict, StoreError, Tx, hosts, limit_usage, nodes, runs};
 
 use crate::decision_inputs::{Fleet, load_inputs, read_nodes, subjects};
 use crate::fixtures::{
@@ -136,7 +138,7 @@ async fn a_run_expires_or_is_superseded_at_a_known_instant() {
     }
 }
 
-/// A corrupt row of one node, and a corrupt row that several nodes share.
+/// A corrupt row that several nodes share.
 #[tokio::test]
 async fn a_corrupt_row_affects_only_its_own_nodes() {
     let store = fresh_store().await;
@@ -145,24 +147,18 @@ async fn a_corrupt_row_affects_only_its_own_nodes() {
     let read_back = read_nodes(&tx, fleet.hosts()).await;
     let subjects = subjects(&read_back);
     let before = load_inputs(&tx, &subjects, NOON).await;
-    let bad_run = format!(
-        "UPDATE update_runs SET origin = '{{\"target\": 5}}' WHERE instance_id = {}",
-        fleet.nodes[1].1.id.bits().cast_signed()
-    );
     let bad_policy = "UPDATE update_policies SET created_at = 'infinity' WHERE name = 'image'";
-    for (sql, bad) in [(bad_run.as_str(), vec![1]), (bad_policy, vec![0, 1, 6])] {
-        execute_sql(&store, sql).await;
-        let tx = fleet.tx(&store).await;
-        let results = load_decision_inputs(&tx, &subjects, &PlanningLimits::default(), NOON).await;
-        let results = results.expect("results");
-        assert_eq!(results.len(), before.len());
-        for (n, (result, before)) in results.iter().zip(&before).enumerate() {
-            match result {
-                Ok(input) => assert_eq!(input, before, "{n}"),
-                Err(error) => assert!(bad.contains(&n), "{n}: {error}"),
-            }
-            assert_eq!(result.is_err(), bad.contains(&n), "{n}");
+    execute_sql(&store, bad_policy).await;
+    let tx = fleet.tx(&store).await;
+    let results = load_decision_inputs(&tx, &subjects, &PlanningLimits::default(), NOON).await;
+    let results = results.expect("results");
+    assert_eq!(results.len(), before.len());
+    for (n, (result, before)) in results.iter().zip(&before).enumerate() {
+        match result {
+            Ok(input) => assert_eq!(input, before, "{n}"),
+            Err(error) => assert!([0, 6].contains(&n), "{n}: {error}"),
         }
+        assert_eq!(result.is_err(), [0, 6].contains(&n), "{n}");
     }
     // The error names the column.
     let tx = fleet.tx(&store).await;
@@ -206,6 +202,14 @@ const UNREADABLE: &[(&[usize], &str, &str)] = &[
          WHERE target_kind = 'instance' AND target_id = :seventh_instance; \
          UPDATE os_profiles SET kind = 'atomic' WHERE name = 'Edge 2'",
     ),
+    // An open run of a newer release, by its state or by its target.
+    (&[1], "run", "UPDATE update_runs SET state = 'held' WHERE instance_id = :second_instance"),
+    (
+        &[1],
+        "run",
+        "UPDATE update_runs SET origin = '{\"target\": 5}' WHERE instance_id = :second_instance",
+    ),
+    (&[2], "instance", "UPDATE instances SET desired_state = 'parked' WHERE id = :third_instance"),
     (&[5], "order of", "UPDATE update_orders SET kind = 'postpone' WHERE kind = 'cancel'"),
     // Its scope is unknown, so it may apply to every node.
     (
@@ -233,9 +237,11 @@ async fn a_value_of_a_newer_release_lets_only_the_nodes_of_its_scope_wait() {
         tx.commit().await.expect("committed");
         drop_check_constraints(&store).await;
         let host = |n: usize| fleet.nodes[n].0.id.bits().cast_signed().to_string();
-        let seventh_instance = fleet.nodes[6].1.id.bits().cast_signed().to_string();
+        let instance = |n: usize| fleet.nodes[n].1.id.bits().cast_signed().to_string();
         let sql = sql.replace(":fifth_host", &host(4)).replace(":sixth_host", &host(5));
-        let sql = sql.replace(":seventh_instance", &seventh_instance);
+        let sql = sql.replace(":second_instance", &instance(1));
+        let sql = sql.replace(":third_instance", &instance(2));
+        let sql = sql.replace(":seventh_instance", &instance(6));
         execute_sql(&store, &sql).await;
         let tx = fleet.tx(&store).await;
         let inputs = load_inputs(&tx, &subjects, NOON).await;
@@ -252,4 +258,29 @@ async fn a_value_of_a_newer_release_lets_only_the_nodes_of_its_scope_wait() {
             }
         }
     }
+}
+
+/// No report of the node and no user of this release replaces the state; a lost machine is refused.
+#[tokio::test]
+async fn a_host_in_a_state_of_a_newer_release_waits_and_keeps_its_state() {
+    let (store, tenant) = store_with_project().await;
+    let (host, _) = create_node(&store, tenant, 1).await;
+    drop_check_constraints(&store).await;
+    execute_sql(&store, "UPDATE hosts SET current_state = 'parked', status = 'Parked'").await;
+    let tx = store.tenant(tenant).await.expect("a transaction");
+    let read = hosts::find(&tx, host.id).await.expect("the host");
+    assert!(read.has_unknown_state && read.is_trusted());
+    assert_eq!(read.current, HostState::Unspecified);
+    let input = read_decision_input(&tx, &read, ReadMode::Preview(NOON)).await;
+    assert_eq!(input.desired.unreadable.map(|object| object.kind), Some("host"));
+    let running = Status::new("Running", Indication::Idle, NOON);
+    hosts::set_status(&tx, host.id, &running).await.expect("ignored");
+    let read = hosts::find(&tx, host.id).await.expect("the host");
+    assert!(read.has_unknown_state && read.status.text == "Parked");
+    let onboarded = hosts::set_desired_state(&tx, host.id, HostState::Onboarded, NOON).await;
+    let refused = matches!(onboarded, Err(StoreError::Conflict(Conflict::Transition { .. })));
+    assert!(refused, "{onboarded:?}");
+    let note = InvalidationNote::parse("lost").expect("a note");
+    let lost = hosts::invalidate(&tx, host.id, &note, NOON).await.expect("invalidated");
+    assert!(!lost.has_unknown_state && !lost.is_trusted());
 }

@@ -41,6 +41,9 @@ async fn try_begin(
     let mut node_tx = node_tx.map_err(status::from_store_error)?;
     check_node(&node_tx.host, &node_tx.input, &node.key)?;
     let now = node_tx.now;
+    if node_tx.input.unreadable_run.is_some() {
+        return Ok(refusal(&node_tx.input.decide(now).reason.to_string(), None, now));
+    }
     let run = node_tx.find_run(attempt).await.map_err(status::from_store_error)?;
     let is_reported = run.as_ref().is_some_and(|run| run.sequence >= request.last_sequence);
     if !is_reported {

@@ -66,6 +66,9 @@ async fn store_report(
     check_node(&node_tx.host, &node_tx.input, &node.key)?;
     node_tx.write_charge(LimitedAmount::Bytes, bytes).await?;
     let has_events = !events.is_empty();
+    if has_events {
+        node_tx.check_run_readable()?;
+    }
     let (run, acknowledged) = store_events(&mut node_tx, attempt, digest, events).await?;
     let now = node_tx.now;
     // A report without events is only a connection check. It must not reset the contact deadline of

@@ -40,22 +40,26 @@ const LINKS: &[Link] = &[
     Link::keyed("instance", "#.id = @.instance_id", "@.instance_id"),
 ];
 
-/// The text that `RunState::status` returns for the state.
+/// The text that `StoredState::status` returns for the state.
 const STATUS: &str = "CASE @.state WHEN 'downloading' THEN 'Downloading artifacts' \
     WHEN 'staged' THEN 'Download complete' WHEN 'succeeded' THEN 'Update completed' \
     WHEN 'cancelled' THEN 'Update cancelled' WHEN 'failed' THEN 'Update failed' \
-    WHEN 'reverted' THEN 'Update failed' WHEN 'abandoned' THEN 'Update failed' ELSE 'Updating' END";
+    WHEN 'reverted' THEN 'Update failed' WHEN 'abandoned' THEN 'Update failed' \
+    WHEN 'applying' THEN 'Updating' WHEN 'rebooting' THEN 'Updating' \
+    WHEN 'verifying' THEN 'Updating' WHEN 'reverting' THEN 'Updating' ELSE @.state END";
 
-/// The indication that `RunState::status` returns for the state.
+/// The indication that `StoredState::status` returns for the state.
 const INDICATION: &str = "CASE WHEN @.state IN ('downloading', 'staged', 'succeeded', 'cancelled') THEN 'idle' \
-    WHEN @.state IN ('failed', 'reverted', 'abandoned') THEN 'error' ELSE 'in_progress' END";
+    WHEN @.state IN ('failed', 'reverted', 'abandoned') THEN 'error' \
+    WHEN @.state IN ('applying', 'rebooting', 'verifying', 'reverting') THEN 'in_progress' \
+    ELSE 'unspecified' END";
 
 /// The reason of the end, as the REST API renders it.
 const REASON: &str = "CASE WHEN @.state IN ('failed', 'reverted') THEN @.failure_kind || ': ' || @.failure \
     WHEN @.state IN ('cancelled', 'abandoned') THEN @.cause \
     WHEN @.state = 'succeeded' AND NOT @.changed AND @.report->'held_back_counts' IS NOT NULL \
     THEN 'newer versions are held back' \
-    WHEN @.state = 'succeeded' AND NOT @.changed THEN 'nothing to do' ELSE '' END";
+    WHEN @.state = 'succeeded' AND NOT @.changed THEN 'nothing to do' ELSE coalesce(@.cause, '') END";
 
 #[cfg(test)]
 mod tests {
@@ -66,15 +70,9 @@ mod tests {
 
     /// The text that follows a state in the SQL of a column.
     fn mapped_text<'a>(sql: &'a str, state: &str) -> &'a str {
-        let position = sql.find(&format!("'{state}'"));
-        let rest = match position {
-            Some(at) => &sql[at..],
-            None => &sql[sql.rfind("ELSE").expect("an end")..],
-        };
-        let keyword = if position.is_some() { "THEN '" } else { "ELSE '" };
-        let begin = rest.find(keyword).expect("a text") + keyword.len();
-        let end = rest[begin..].find('\'').expect("its end");
-        &rest[begin..begin + end]
+        let at = sql.find(&format!("'{state}'")).expect("the state");
+        let rest = sql[at..].split_once("THEN '").expect("a text").1;
+        rest.split_once('\'').expect("its end").0
     }
 
     #[test]
