@@ -385,9 +385,9 @@ impl MaintenanceManager {
 
     /// Starts to deliver notifications to webhooks.
     fn start_notifications(&self, life: &Lifecycle) {
-        let deliveries =
-            NotificationDeliveries::new(self.store.clone(), &self.settings.notifications)
-                .with_outage(&self.outage);
+        let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
+        let deliveries = NotificationDeliveries::new(store, clock, &self.settings.notifications)
+            .with_outage(&self.outage);
         let stopping = life.stopping();
         life.spawn("notifications", async move {
             Box::pin(deliveries.run(stopping)).await;

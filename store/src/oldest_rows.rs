@@ -17,15 +17,25 @@ const DATA_OF_PROJECTS: [(&str, &str, &str); 7] = [
     ("project_daily_usage", "project_daily_usage", "full_at"),
 ];
 
-/// The same for data that belongs to no project.
-const DATA_OF_SERVERS: [(&str, &str, &str); 2] =
-    [("operator_tokens", "operator_tokens", "expires_at"), ("logins", "logins", "expires_at")];
+/// The same for data that belongs to no project, or that has an index over all projects.
+const DATA_OF_SERVERS: [(&str, &str, &str); 4] = [
+    ("operator_tokens", "operator_tokens", "expires_at"),
+    ("logins", "logins", "expires_at"),
+    ("notification_deliveries", "notification_deliveries", "ended_at"),
+    ("os_attachments", "os_attachments", "fetched_at"),
+];
 
 /// Name of a class of changes in the log, their number in a seal, and how far they are removed. Changes age from their seal.
 const CHANGES: [(&str, &str, &str); 2] = [
     ("changes", "changes_by_server", "server_removed_to"),
     ("user_changes", "changes_by_users", "users_removed_to"),
 ];
+
+/// The tables that [`read`] covers. The change log ages by its seals.
+pub fn tables() -> impl Iterator<Item = &'static str> {
+    let data = DATA_OF_PROJECTS.iter().chain(&DATA_OF_SERVERS).map(|(_, table, _)| *table);
+    data.chain(["change_log", "change_seals", "projects"])
+}
 
 /// Reads the time of the oldest row of each kind of data, of all projects; none if there is no row.
 /// One lookup in an index per project. A project counts from its deletion until its last row is
@@ -40,7 +50,9 @@ pub async fn read(tx: &FleetTx) -> Result<Vec<(&'static str, Option<Time>)>, Sto
         oldest.push((name, first_time(tx, &sql).await?));
     }
     for (name, table, column) in DATA_OF_SERVERS {
-        let sql = format!("SELECT {column} FROM {table} ORDER BY {column} LIMIT 1");
+        let sql = format!(
+            "SELECT {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY {column} LIMIT 1"
+        );
         oldest.push((name, first_time(tx, &sql).await?));
     }
     for (name, number, removed_to) in CHANGES {

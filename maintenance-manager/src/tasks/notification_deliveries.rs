@@ -7,6 +7,7 @@ use chrono::TimeDelta;
 use evenkeel_domain::Time;
 use evenkeel_domain::notification::{MAX_PENDING_DELIVERIES, retry_delay};
 use evenkeel_kit::chain::chain;
+use evenkeel_kit::clock::Clock;
 use evenkeel_store::notifications::queue::{self, ClaimedTarget, PendingDelivery};
 use evenkeel_store::{Store, StoreError};
 use tokio::task::JoinSet;
@@ -55,6 +56,7 @@ const DELIVERY_RETENTION: TimeDelta = TimeDelta::days(30);
 #[derive(Clone, Debug)]
 pub struct NotificationDeliveries {
     store: Store,
+    clock: Arc<dyn Clock>,
     settings: NotificationSettings,
     outage: Arc<Outage>,
 }
@@ -68,8 +70,8 @@ struct DeliveryWorker {
 
 impl NotificationDeliveries {
     #[must_use]
-    pub fn new(store: Store, settings: &NotificationSettings) -> Self {
-        Self { store, settings: settings.clone(), outage: Arc::default() }
+    pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &NotificationSettings) -> Self {
+        Self { store, clock, settings: settings.clone(), outage: Arc::default() }
     }
 
     /// Shares the outage tracking with other tasks.
@@ -179,11 +181,15 @@ impl NotificationDeliveries {
     }
 
     /// Queues the stops of assignments, ends deliveries that are overdue or too many, and removes old
-    /// ones. Each batch is a transaction of its own.
+    /// ones. Each batch is a transaction of its own. Nothing is ended or removed while the clock of the
+    /// process differs from that of the database.
     async fn maintain(&self) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
         queue::queue_stops(&tx, tx.database_time(), BATCH_SIZE).await?;
         tx.commit().await?;
+        if self.store.trusted_time(&*self.clock).await?.is_none() {
+            return Ok(());
+        }
         for _ in 0..MAX_BATCHES_PER_PASS {
             if self.end_batch().await? < u64::from(BATCH_SIZE) {
                 break;

@@ -1,5 +1,6 @@
 //! Notifications: which events are queued, and how their delivery behaves with good and bad webhooks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -9,7 +10,7 @@ use evenkeel_domain::notification::{
     NotificationEvent, NotificationState, NotificationTargetSpec, WebhookSecret, WebhookUrl,
 };
 use evenkeel_domain::text::Name;
-use evenkeel_kit::Lifecycle;
+use evenkeel_kit::{Lifecycle, TestClock};
 use evenkeel_maintenance_manager::{NotificationDeliveries, NotificationSettings};
 use evenkeel_store::notification_targets;
 use evenkeel_store::notifications::{self, Delivery, ReplaySelection};
@@ -36,7 +37,7 @@ fn settings() -> NotificationSettings {
 
 impl TestServer {
     fn deliveries(&self, settings: &NotificationSettings) -> NotificationDeliveries {
-        NotificationDeliveries::new(self.store.clone(), settings)
+        NotificationDeliveries::new(self.store.clone(), self.shared_clock(), settings)
     }
 
     /// Runs a pass. Returns the number of accepted messages.
@@ -243,6 +244,23 @@ async fn the_oldest_of_more_than_a_thousand_pending_messages_become_dead_letters
 }
 
 #[tokio::test]
+async fn a_process_with_a_wrong_clock_removes_no_delivery() {
+    let server = TestServer::new().await;
+    let target = WebhookTarget::start(ACCEPT).await;
+    let id = server.notify(&target.url).await;
+    server.queue_tests(id, 1).await;
+    assert_eq!(server.deliver().await, 1);
+    server.clock.advance(TimeDelta::days(31));
+    for days in [365, -365, 0] {
+        let clock = Arc::new(TestClock::new(server.now() + TimeDelta::days(days)));
+        let deliveries = NotificationDeliveries::new(server.store.clone(), clock, &settings());
+        deliveries.pass().await.expect("a pass");
+        let left = server.notifications(NotificationState::Delivered).await;
+        assert_eq!(left.len(), usize::from(days != 0), "{days}");
+    }
+}
+
+#[tokio::test]
 async fn a_stop_waits_for_the_result_of_an_attempt_and_begins_no_other() {
     let server = TestServer::new().await;
     let target = WebhookTarget::start(WebhookBehavior::Wait).await;
@@ -324,7 +342,8 @@ async fn several_replicas_deliver_each_message_once() {
     let target = WebhookTarget::start(ACCEPT).await;
     let id = server.notify(&target.url).await;
     let queued = server.queue_tests(id, 20).await;
-    let other = NotificationDeliveries::new(server.connect().await, &settings());
+    let (store, clock) = (server.connect().await, server.shared_clock());
+    let other = NotificationDeliveries::new(store, clock, &settings());
     let (here, there) = join(server.deliver(), other.pass()).await;
     assert_eq!(here + there.expect("a pass"), 20);
     assert_eq!(target.accepted(), queued);

@@ -183,13 +183,15 @@ pub(super) const AGED_DATA: MetricLabel = closed(
         "tokens",
         "operator_tokens",
         "logins",
+        "notification_deliveries",
+        "os_attachments",
         "node_daily_usage",
         "project_daily_usage",
         "changes",
         "user_changes",
         "projects",
     ],
-    "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (of the server) and `user_changes` in the change log (since they were sealed), or `projects` (since their deletion, until their last row is removed)",
+    "`runs` (since their end), `contents` and `versions` (since their last use or report), `slots`, `tokens` (of nodes), `operator_tokens` and `logins` (since their expiry), `notification_deliveries` (since their end), `os_attachments` (since their last fetch), `node_daily_usage` and `project_daily_usage` (since the allowance is full again), `changes` (of the server) and `user_changes` in the change log (since they were sealed), or `projects` (since their deletion, until their last row is removed)",
 );
 pub(super) const NUMBERED_KIND: MetricLabel = closed(
     "kind",

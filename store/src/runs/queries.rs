@@ -115,7 +115,9 @@ pub async fn delete(tx: &Tx, id: RunId) -> Result<(), StoreError> {
     if delete.exec(tx.conn()).await?.rows_affected == 1 {
         return Ok(());
     }
-    find(tx, id).await?;
+    if !keyed::exists::<Entity>(tx, id.bits()).await? {
+        return Err(StoreError::NotFound { what: Entity::RESOURCE });
+    }
     Err(StoreError::Conflict(Conflict::InUse {
         what: Entity::RESOURCE,
         by: "an attempt that has not ended",

@@ -10,11 +10,12 @@ use evenkeel_kit::{Clock, SystemClock, TestClock};
 use evenkeel_store::change_seals::ChangeSealer;
 use evenkeel_store::daily_usage::{self, ProjectCharge};
 use evenkeel_store::operator_tokens::{self, OperatorToken};
-use evenkeel_store::testing::{counting_store, fresh_store};
+use evenkeel_store::testing::{counting_store, fresh_database, fresh_store};
 use evenkeel_store::{
     Actor, ClockAgreement, Lease, hosts, logins, oldest_rows, package_versions, projects,
     sequence_usage,
 };
+use sea_orm::{ConnectionTrait, Database, DbBackend, Statement};
 use uuid::Uuid;
 
 use crate::fixtures::{NOON, registration, store_with_project, store_with_two_projects};
@@ -52,7 +53,7 @@ async fn a_transaction_reads_the_time_of_the_database_without_a_statement() {
 }
 
 /// What a new database has no rows of. Projects that were created have changes of the server.
-const EMPTY_AT_FIRST: [&str; 11] = [
+const EMPTY_AT_FIRST: [&str; 13] = [
     "runs",
     "contents",
     "slots",
@@ -62,9 +63,65 @@ const EMPTY_AT_FIRST: [&str; 11] = [
     "project_daily_usage",
     "operator_tokens",
     "logins",
+    "notification_deliveries",
+    "os_attachments",
     "user_changes",
     "projects",
 ];
+
+/// Tables with a time that housekeeping does not clean: their rows stay until somebody deletes or
+/// replaces them, or go with the row that they belong to.
+const NOT_CLEANED: &[&str] = &[
+    "assignments",
+    "custom_configs",
+    "host_hardware",
+    "hosts",
+    "instances",
+    "join_tokens",
+    "last_contacts",
+    "local_accounts",
+    "node_states",
+    "node_subjects",
+    "notification_queues",
+    "notification_targets",
+    "notified_stops",
+    "os_artifacts",
+    "os_cycles",
+    "os_details",
+    "os_profiles",
+    "os_sync_findings",
+    "os_sync_reports",
+    "pauses",
+    "providers",
+    "regions",
+    "repeated_schedules",
+    "revoked_subjects",
+    "run_events",
+    "server_keys",
+    "single_schedules",
+    "sites",
+    "update_orders",
+    "update_policies",
+    "users",
+];
+
+/// A new table with a time belongs to one of both lists.
+#[tokio::test]
+async fn the_oldest_row_of_each_table_that_ages_is_read() {
+    let db = Database::connect(fresh_database().await).await.expect("connected");
+    let query = "SELECT DISTINCT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
+                 WHERE c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace AND NOT a.attisdropped \
+                 AND a.atttypid = 'timestamptz'::regtype AND c.relname <> 'seaql_migrations'";
+    let query = Statement::from_string(DbBackend::Postgres, query);
+    let rows = db.query_all_raw(query).await.expect("the catalogue");
+    let with_time: BTreeSet<String> =
+        rows.iter().map(|row| row.try_get_by_index(0).expect("a name")).collect();
+    let listed = oldest_rows::tables().chain(NOT_CLEANED.iter().copied());
+    let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
+    assert_eq!(with_time, listed);
+    let cleaned: BTreeSet<&str> = oldest_rows::tables().collect();
+    assert!(NOT_CLEANED.iter().all(|table| !cleaned.contains(table)), "{cleaned:?}");
+}
 
 #[tokio::test]
 async fn the_oldest_row_of_all_projects_is_found() {
