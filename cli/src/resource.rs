@@ -91,6 +91,10 @@ pub trait Resource: Serialize + DeserializeOwned {
     fn timestamps(&self) -> Option<&Timestamps> {
         None
     }
+    /// Time since which the age counts.
+    fn created_at(&self) -> Option<DateTime<Utc>> {
+        self.timestamps().map(|times| times.created_at)
+    }
     /// Adds the details to a page that has the ID and the name.
     fn add_details(&self, _page: &mut DetailPage) {}
 
@@ -139,7 +143,7 @@ pub trait Resource: Serialize + DeserializeOwned {
     fn list_row(&self, now: DateTime<Utc>, is_wide: bool) -> Vec<Cell> {
         let mut row = self.row();
         if Self::KIND.has_age {
-            let age = self.timestamps().map(|times| format_age(times.created_at, now));
+            let age = self.created_at().map(|created_at| format_age(created_at, now));
             row.push(Cell::from(age.unwrap_or_default()));
         }
         if is_wide {

@@ -3,6 +3,7 @@
 mod show;
 mod watch;
 
+use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 use evenkeel_api::change::{ChangeList, ChangeResource};
 use evenkeel_api::host::HostResource;
@@ -14,6 +15,7 @@ use crate::event_stream::EventStream;
 use crate::output::Printer;
 use crate::page::{Cell, cells};
 use crate::requests;
+use crate::resource::{Resource, ResourceKind};
 use crate::time::{PastTime, format_time};
 
 /// Path of the changes in the project.
@@ -30,8 +32,6 @@ const DEFAULT_LIMIT: u32 = 100;
 
 /// Number of earlier changes that `--watch` shows without `--limit`.
 const DEFAULT_WATCH_LIMIT: u32 = 10;
-
-const HEADER: &[&str] = &["TIME", "ACTOR", "WHAT", "OBJECT", "REQUEST", "ID"];
 
 const EXAMPLES: &str = "Examples:
   evenkeel audit --since 2h
@@ -201,11 +201,7 @@ impl Audit {
         if self.watch {
             return Box::pin(watch::run(params, (changes, cursor), &source, printer)).await;
         }
-        if changes.is_empty() && printer.is_human_readable() {
-            return printer.print_line("no changes");
-        }
-        let ids: Vec<_> = changes.iter().map(|change| change.change_id.as_str()).collect();
-        printer.print_rows(&changes, &ids, HEADER, changes.iter().map(build_row))
+        printer.print_list(&changes)
     }
 }
 
@@ -235,15 +231,31 @@ async fn fetch(
     }
 }
 
-fn build_row(change: &ChangeResource) -> Vec<Cell> {
-    cells![
-        format_time(change.time),
-        actor(change),
-        what(change),
-        object(change),
-        &change.request_id,
-        &change.change_id
-    ]
+impl Resource for ChangeResource {
+    const KIND: ResourceKind = ResourceKind {
+        key_titles: &["ID"],
+        titles: &["TIME", "ACTOR", "WHAT", "OBJECT"],
+        wide_titles: &["REQUEST"],
+        // The age is shorter than the time.
+        optional_titles: &["TIME", "ACTOR", "AGE"],
+        ..ResourceKind::new("ID", "change", "changes")
+    };
+
+    fn key(&self) -> [&str; 2] {
+        [&self.change_id, ""]
+    }
+
+    fn columns(&self) -> Vec<Cell> {
+        cells![format_time(self.time), actor(self), what(self), object(self)]
+    }
+
+    fn wide_columns(&self) -> Vec<Cell> {
+        cells![&self.request_id]
+    }
+
+    fn created_at(&self) -> Option<DateTime<Utc>> {
+        Some(self.time)
+    }
 }
 
 /// Who made a change.

@@ -1,5 +1,6 @@
 //! `evenkeel notification`: deliveries to notification targets.
 
+use chrono::{DateTime, Utc};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use evenkeel_api::notification::{
     NotificationList, NotificationReplayInput, NotificationReplayResult, NotificationResource,
@@ -12,7 +13,7 @@ use crate::client::Client;
 use crate::output::Printer;
 use crate::page::{Cell, Tone, cells};
 use crate::requests;
-use crate::resource::Resource;
+use crate::resource::{Resource, ResourceKind};
 use crate::time::{PastTime, format_optional_time, format_time};
 
 /// Test notification targets, and list and replay deliveries.
@@ -74,8 +75,6 @@ pub struct Replay {
     until: Option<PastTime>,
 }
 
-const HEADER: &[&str] = &["ID", "TARGET", "EVENT", "TIME", "STATE", "ATTEMPTS", "NEXT", "ERROR"];
-
 impl NotificationCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
@@ -89,9 +88,7 @@ impl NotificationCommand {
                     state.map(|state| ("state", state.name().to_owned())).into_iter().collect();
                 let list: NotificationList =
                     client.get_with_params("notifications", &params).await?;
-                let all = &list.notifications;
-                let ids = all.iter().map(|delivery| delivery.notification_id.as_str());
-                printer.print_rows(all, ids, HEADER, all.iter().map(build_row))
+                printer.print_list(&list.notifications)
             }
             Self::Replay(replay) => replay.run(client, printer).await,
         }
@@ -118,20 +115,40 @@ async fn action_path(client: &Client, target: &str, action: &str) -> Result<Stri
     Ok(format!("{}/{action}", NotificationTargetResource::address(&id)))
 }
 
-fn build_row(delivery: &NotificationResource) -> Vec<Cell> {
-    let tone = match delivery.state.as_str() {
-        "delivered" => Tone::Good,
-        "dead" => Tone::Bad,
-        _ => Tone::Plain,
+impl Resource for NotificationResource {
+    const KIND: ResourceKind = ResourceKind {
+        key_titles: &["ID"],
+        titles: &["TARGET", "EVENT", "STATE", "ATTEMPTS", "NEXT", "ERROR"],
+        wide_titles: &["TIME"],
+        optional_titles: &["NEXT", "ATTEMPTS", "TARGET", "ERROR", "AGE"],
+        ..ResourceKind::new("ID", "notification", "notifications")
     };
-    cells![
-        delivery.notification_id.as_str(),
-        delivery.target_id.as_str(),
-        delivery.event.as_str(),
-        format_time(delivery.event_at),
-        Cell::toned(delivery.state.as_str(), tone),
-        delivery.attempts.to_string(),
-        format_optional_time(delivery.next_attempt_at),
-        delivery.last_error.as_str()
-    ]
+
+    fn key(&self) -> [&str; 2] {
+        [&self.notification_id, ""]
+    }
+
+    fn columns(&self) -> Vec<Cell> {
+        let tone = match self.state.as_str() {
+            "delivered" => Tone::Good,
+            "dead" => Tone::Bad,
+            _ => Tone::Plain,
+        };
+        cells![
+            self.target_id.as_str(),
+            self.event.as_str(),
+            Cell::toned(self.state.as_str(), tone),
+            self.attempts.to_string(),
+            format_optional_time(self.next_attempt_at),
+            self.last_error.as_str()
+        ]
+    }
+
+    fn wide_columns(&self) -> Vec<Cell> {
+        cells![format_time(self.event_at)]
+    }
+
+    fn created_at(&self) -> Option<DateTime<Utc>> {
+        Some(self.event_at)
+    }
 }

@@ -1,5 +1,7 @@
 //! `evenkeel notification-target`: webhooks that receive notifications.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use evenkeel_api::notification::{NotificationTargetInput, NotificationTargetResource};
 use evenkeel_api::timestamps::Timestamps;
@@ -16,20 +18,30 @@ use crate::resource::{Resource, ResourceKind};
 /// Manage notification targets: webhooks that receive the notifications of the project.
 #[derive(Debug, Subcommand)]
 pub enum NotificationTargetCommand {
-    /// Create a notification target. Its secret is shown only once.
+    /// Create a notification target from options or from a file. Its secret is shown only once.
     #[command(after_help = "Examples:\n  \
         evenkeel notification-target create chat --url https://hooks.example/evenkeel --event run-failed\n  \
         evenkeel notification-target create pager --url https://pager.example/hook \\\n    \
         --event assignment-stopped,node-silent,sync-failed")]
     Create {
         /// Name of the target; unique in the project.
-        name: String,
+        #[arg(required_unless_present = "file")]
+        name: Option<String>,
+        /// File with a notification target as `get -o yaml` or `get -o json` prints it. The new target
+        /// is enabled.
+        #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "url", "events"])]
+        file: Option<PathBuf>,
         /// URL that receives the messages.
-        #[arg(long, value_name = "URL")]
-        url: String,
+        #[arg(long, value_name = "URL", required_unless_present = "file")]
+        url: Option<String>,
         /// Events that the target receives: run-failed, assignment-stopped, node-silent or sync-failed.
         /// Repeat the option or separate them by commas.
-        #[arg(long = "event", value_name = "EVENT", value_delimiter = ',', required = true)]
+        #[arg(
+            long = "event",
+            value_name = "EVENT",
+            value_delimiter = ',',
+            required_unless_present = "file"
+        )]
         events: Vec<String>,
     },
     /// List notification targets, without their secrets.
@@ -50,8 +62,15 @@ impl NotificationTargetCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Target = NotificationTargetResource;
         match self {
-            Self::Create { name, url, events } => {
-                let body = NotificationTargetInput { name, url, events };
+            Self::Create { name, file, url, events } => {
+                let body = match file {
+                    Some(file) => super::read_input(&file, "a notification target")?,
+                    None => NotificationTargetInput {
+                        name: name.unwrap_or_default(),
+                        url: url.unwrap_or_default(),
+                        events,
+                    },
+                };
                 let created = client.post(Target::KIND.path, &body).await;
                 let options = [("url", "--url"), ("events", "--event"), ("name", "NAME")];
                 let created: Target =

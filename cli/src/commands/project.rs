@@ -8,6 +8,7 @@ use crate::Failure;
 use crate::client::Client;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, cells};
+use crate::resource::{Resource, ResourceKind};
 use crate::time::format_unix_seconds;
 
 /// Manage projects.
@@ -41,15 +42,12 @@ pub enum ProjectCommand {
     },
 }
 
-const HEADER: &[&str] = &["NAME", "ID", "STATUS", "DESCRIPTION"];
-
 impl ProjectCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         match self {
             Self::List => {
                 let projects: Vec<ProjectResource> = client.get_global(&["v1", "projects"]).await?;
-                let names: Vec<_> = projects.iter().map(|project| project.name.as_str()).collect();
-                printer.print_rows(&projects, &names, HEADER, projects.iter().map(build_row))
+                printer.print_list(&projects)
             }
             Self::Get { name } => {
                 let project = client.get_global(&["v1", "projects", &name]).await?;
@@ -84,14 +82,24 @@ fn explain_in_use(error: Failure, name: &str) -> Failure {
     }
 }
 
-fn build_row(project: &ProjectResource) -> Vec<Cell> {
-    let condition = &project.status.project_status;
-    cells![
-        &project.name,
-        &condition.uid,
-        Cell::status(&condition.message, condition.status_indicator),
-        &project.spec.description
-    ]
+impl Resource for ProjectResource {
+    const KIND: ResourceKind = ResourceKind {
+        key_titles: &["NAME", "ID"],
+        titles: &["STATUS", "DESCRIPTION"],
+        // The server does not return the time of the creation.
+        has_age: false,
+        ..ResourceKind::new("NAME", "project", "projects")
+    };
+
+    fn key(&self) -> [&str; 2] {
+        [&self.name, &self.status.project_status.uid]
+    }
+
+    fn columns(&self) -> Vec<Cell> {
+        let condition = &self.status.project_status;
+        let status = Cell::status(&condition.message, condition.status_indicator);
+        cells![status, &self.spec.description]
+    }
 }
 
 fn print_project(project: &ProjectResource, printer: &mut Printer<'_>) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use clap::{ArgGroup, Subcommand};
 use evenkeel_api::operator_token::{
     OperatorTokenInput, OperatorTokenResource, SubjectRevocationInput, SubjectRevocationResult,
@@ -11,6 +12,7 @@ use crate::Failure;
 use crate::client::Client;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::resource::{Resource, ResourceKind};
 use crate::time::{format_optional_time, format_time, parse_duration};
 
 /// Create, list and revoke tokens for automation. Only for administrators.
@@ -51,9 +53,6 @@ pub enum TokenCommand {
     },
 }
 
-const HEADER: &[&str] =
-    &["ID", "NAME", "SUBJECT", "ROLES", "ISSUED", "EXPIRES", "LAST USED", "STATE"];
-
 /// Options of the fields that the server may name.
 const CREATE_OPTIONS: [(&str, &str); 3] =
     [("lifetimeSeconds", "--expires in seconds"), ("role", "--role"), ("name", "NAME")];
@@ -72,8 +71,7 @@ impl TokenCommand {
             Self::List => {
                 let tokens: Vec<OperatorTokenResource> =
                     client.get_global(&["v1", "operator-tokens"]).await?;
-                let ids: Vec<_> = tokens.iter().map(|token| token.token_id.as_str()).collect();
-                printer.print_rows(&tokens, &ids, HEADER, tokens.iter().map(build_row))
+                printer.print_list(&tokens)
             }
             Self::Revoke { subject: Some(subject), issuer, force, .. } => {
                 let issuer = issuer.unwrap_or_default();
@@ -132,19 +130,37 @@ fn unknown_subject(subject: &str) -> Failure {
     )
 }
 
-fn build_row(token: &OperatorTokenResource) -> Vec<Cell> {
-    let state = match token.revoked_at {
-        Some(_) => Cell::toned("revoked", Tone::Bad),
-        None => Cell::toned("valid", Tone::Good),
+impl Resource for OperatorTokenResource {
+    const KIND: ResourceKind = ResourceKind {
+        titles: &["SUBJECT", "ROLES", "EXPIRES", "LAST USED", "STATE"],
+        wide_titles: &["ISSUED"],
+        optional_titles: &["AGE", "LAST USED", "SUBJECT", "EXPIRES", "ROLES", "STATE", "NAME"],
+        ..ResourceKind::new("ID", "token", "tokens")
     };
-    cells![
-        &token.token_id,
-        &token.name,
-        &token.subject,
-        format_roles(token),
-        format_time(token.issued_at),
-        format_time(token.expires_at),
-        format_optional_time(token.last_used_at),
-        state
-    ]
+
+    fn key(&self) -> [&str; 2] {
+        [&self.token_id, &self.name]
+    }
+
+    fn columns(&self) -> Vec<Cell> {
+        let state = match self.revoked_at {
+            Some(_) => Cell::toned("revoked", Tone::Bad),
+            None => Cell::toned("valid", Tone::Good),
+        };
+        cells![
+            &self.subject,
+            format_roles(self),
+            format_time(self.expires_at),
+            format_optional_time(self.last_used_at),
+            state
+        ]
+    }
+
+    fn wide_columns(&self) -> Vec<Cell> {
+        cells![format_time(self.issued_at)]
+    }
+
+    fn created_at(&self) -> Option<DateTime<Utc>> {
+        Some(self.issued_at)
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
 
@@ -10,6 +11,7 @@ use crate::client::Client;
 use crate::options::GlobalOptions;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, Tone, cells};
+use crate::resource::{Resource, ResourceKind};
 use crate::time::format_time;
 use crate::{Failure, System};
 
@@ -78,8 +80,6 @@ pub enum UserCommand {
     },
 }
 
-const HEADER: &[&str] = &["NAME", "ROLES", "CREATED", "CREATED BY", "STATE"];
-
 /// Options of the fields that the server may name.
 const OPTIONS: [(&str, &str); 2] = [("roles", "--role"), ("name", "NAME")];
 
@@ -147,18 +147,33 @@ impl UserCommand {
 
 async fn list(client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
     let users: Vec<UserResource> = client.get_global(&["v1", "users"]).await?;
-    let names: Vec<_> = users.iter().map(|user| user.name.as_str()).collect();
-    printer.print_rows(&users, &names, HEADER, users.iter().map(build_row))
+    printer.print_list(&users)
 }
 
-fn build_row(user: &UserResource) -> Vec<Cell> {
-    cells![
-        &user.name,
-        user.roles.join(", "),
-        format_time(user.created_at),
-        &user.created_by,
-        state_cell(user)
-    ]
+impl Resource for UserResource {
+    const KIND: ResourceKind = ResourceKind {
+        key_titles: &["NAME"],
+        titles: &["ROLES", "STATE"],
+        wide_titles: &["CREATED", "CREATED BY"],
+        optional_titles: &["AGE", "ROLES", "STATE"],
+        ..ResourceKind::new("NAME", "user", "users")
+    };
+
+    fn key(&self) -> [&str; 2] {
+        [&self.name, &self.name]
+    }
+
+    fn columns(&self) -> Vec<Cell> {
+        cells![self.roles.join(", "), state_cell(self)]
+    }
+
+    fn wide_columns(&self) -> Vec<Cell> {
+        cells![format_time(self.created_at), &self.created_by]
+    }
+
+    fn created_at(&self) -> Option<DateTime<Utc>> {
+        Some(self.created_at)
+    }
 }
 
 fn details(user: &UserResource) -> DetailPage {

@@ -35,10 +35,10 @@ async fn changes_are_listed_page_by_page() {
         .answer("GET changes", page(&[change(2, "update", "x"), change(1, "create", "")], "t-1"))
         .answer("GET changes?pageSize=98?pageToken=t-1", page(&[server_change], ""));
     insta::assert_snapshot!(cli.run("evenkeel audit").await, @r"
-    TIME                  ACTOR   WHAT         OBJECT                   REQUEST  ID
-    2026-03-01T11:00:02Z  alice   update host  edge-01 (host-00000001)  r-1      1a-2
-    2026-03-01T11:00:01Z  alice   create host  edge-01 (host-00000001)  r-1      1a-1
-    2026-03-01T10:00:00Z  server  create run   osupdaterun-00000001     -        1b-7
+    ID    TIME                  ACTOR   WHAT         OBJECT                   AGE
+    1a-2  2026-03-01T11:00:02Z  alice   update host  edge-01 (host-00000001)  59m
+    1a-1  2026-03-01T11:00:01Z  alice   create host  edge-01 (host-00000001)  59m
+    1b-7  2026-03-01T10:00:00Z  server  create run   osupdaterun-00000001     2h
     ");
     cli.fake_server.answer("GET changes?pageSize=1", page(&[change(2, "update", "x")], "t-1"));
     assert_eq!(cli.run("evenkeel audit --limit 1 -q").await, "1a-2\n");
@@ -104,9 +104,9 @@ async fn changes_outside_of_projects_are_listed_shown_and_watched() {
         .answer("GET changes?watch=true?cursor=c-0", Value::String(stream))
         .answer_with("GET changes?watch=true?cursor=c-1", 410, json!({"message": "too old"}));
     insta::assert_snapshot!(cli.run("evenkeel audit --fleet --project lab").await, @r"
-    TIME                  ACTOR  WHAT            OBJECT          REQUEST  ID
-    2026-03-01T11:00:01Z  root   delete project  shop (project)  -        1c-2
-    2026-03-01T11:00:00Z  root   create user     bob             -        1c-1
+    ID    TIME                  ACTOR  WHAT            OBJECT          AGE
+    1c-2  2026-03-01T11:00:01Z  root   delete project  shop (project)  59m
+    1c-1  2026-03-01T11:00:00Z  root   create user     bob             60m
     ");
     let shown = cli.run("evenkeel audit show 1c-1 --fleet --project lab").await;
     assert!(shown.contains("object  bob\n"), "{shown}");

@@ -157,6 +157,19 @@ fn day_zero(times: &Value) -> Vec<Sample> {
             }),
         },
         Sample {
+            noun: "notification-target",
+            get: "notification-targets/notificationtarget-00000001",
+            resource: json!({
+                "resourceId": "notificationtarget-00000001", "name": "chat: 1",
+                "url": "https://hooks.example/a", "events": ["run-failed"], "enabled": false,
+                "secret": null, "timestamps": times,
+            }),
+            post: "notification-targets",
+            body: json!({
+                "name": "chat: 1", "url": "https://hooks.example/a", "events": ["run-failed"],
+            }),
+        },
+        Sample {
             noun: "account",
             get: "localAccounts/localaccount-00000001",
             resource: json!({
@@ -300,6 +313,20 @@ async fn a_name_that_is_taken_is_refused_unless_duplicates_are_allowed() {
         ("host create emea", "host", "compute/hosts", "hosts", "host-00000001"),
         ("host register emea --serial ABC12345", "host", "compute/hosts", "hosts", "host-00000001"),
         ("host set host-00000002 --name emea", "host", "compute/hosts", "hosts", "host-00000001"),
+        (
+            "instance create --host host-00000001 --os os-00000001 --name emea",
+            "instance",
+            "compute/instances",
+            "instances",
+            "inst-00000001",
+        ),
+        (
+            "instance set inst-00000002 --name emea",
+            "instance",
+            "compute/instances",
+            "instances",
+            "inst-00000001",
+        ),
         (
             "policy create emea --latest",
             "policy",

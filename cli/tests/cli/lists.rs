@@ -144,6 +144,38 @@ async fn lists_without_a_filter_may_be_limited() {
     }
 }
 
+/// Also those that the server returns without a page.
+#[tokio::test]
+async fn lists_without_pages_are_empty_and_give_way_like_the_others() {
+    let cli = TestCli::new().await;
+    let no_notifications =
+        json!({"notifications": [], "totalElements": 0, "hasNext": false, "nextPageToken": ""});
+    cli.fake_server
+        .answer("GET users", json!([]))
+        .answer("GET operator-tokens", json!([]))
+        .answer("GET projects", json!([]))
+        .answer("GET notifications", no_notifications)
+        .answer("GET changes", json!({"changes": [], "hasNext": false}));
+    for (line, expected) in [
+        ("user list", "no users\n"),
+        ("token list", "no tokens\n"),
+        ("project list", "no projects\n"),
+        ("notification list", "no notifications\n"),
+        ("audit", "no changes\n"),
+    ] {
+        assert_eq!(cli.run(&format!("evenkeel {line}")).await, expected);
+        assert_eq!(cli.run(&format!("evenkeel {line} -o json")).await, "[]\n", "{line}");
+    }
+    let narrow = TestCli { width: Some(30), ..TestCli::new().await };
+    let user = json!({
+        "name": "alice", "roles": ["operator@default", "viewer@lab"], "disabled": false,
+        "createdAt": "2026-02-27T12:00:00Z", "createdBy": "root", "updatedAt": "2026-02-27T12:00:00Z",
+    });
+    narrow.fake_server.answer("GET users", json!([user]));
+    let listed = narrow.run("evenkeel user list").await;
+    assert_eq!(listed, "NAME   STATE\nalice  enabled\n");
+}
+
 fn misread(parameter: &str, position: usize, why: &str, hint: Option<&str>) -> Value {
     let suggestion = hint.map_or_else(String::new, |hint| format!("; did you mean `{hint}`?"));
     json!({

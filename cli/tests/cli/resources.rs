@@ -179,9 +179,9 @@ async fn tokens_of_operators_are_listed_and_revoked() {
         .answer(&format!("PUT operator-tokens/{one}/revoke"), revoked)
         .answer("PUT operator-tokens/revoke", json!({}));
     insta::assert_snapshot!(cli.run("evenkeel token list").await, @r"
-    ID                                    NAME  SUBJECT  ROLES           ISSUED                EXPIRES               LAST USED  STATE
-    3f2504e0-4f89-41d3-9a0c-0305e82c3301  -     alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  -          valid
-    3f2504e0-4f89-41d3-9a0c-0305e82c3302  -     alice    evenkeel-admin  2026-03-01T12:00:00Z  2026-03-08T12:00:00Z  -          revoked
+    ID                                    NAME  SUBJECT  ROLES           EXPIRES               LAST USED  STATE    AGE
+    3f2504e0-4f89-41d3-9a0c-0305e82c3301  -     alice    evenkeel-admin  2026-03-08T12:00:00Z  -          valid    0s
+    3f2504e0-4f89-41d3-9a0c-0305e82c3302  -     alice    evenkeel-admin  2026-03-08T12:00:00Z  -          revoked  0s
     ");
     let done = cli.run(&format!("evenkeel token revoke {one}")).await;
     assert_eq!(done, format!("token {one} revoked\n"));

@@ -49,10 +49,12 @@ async fn users_are_listed_disabled_enabled_and_deleted() {
         .answer("PUT users/alice/roles", alice(false))
         .answer("DELETE users/alice?force=true", json!({}));
     insta::assert_snapshot!(cli.run("evenkeel user list").await, @r"
-    NAME   ROLES                         CREATED               CREATED BY     STATE
-    alice  operator@default, viewer@lab  2026-03-01T12:00:00Z  administrator  enabled
-    alice  operator@default, viewer@lab  2026-03-01T12:00:00Z  administrator  disabled
+    NAME   ROLES                         STATE     AGE
+    alice  operator@default, viewer@lab  enabled   0s
+    alice  operator@default, viewer@lab  disabled  0s
     ");
+    let wide = cli.run("evenkeel user list -o wide").await;
+    assert!(wide.contains("CREATED BY") && wide.contains("administrator"), "{wide}");
     assert_eq!(cli.run("evenkeel user disable alice").await, "user alice disabled\n");
     assert_eq!(cli.run("evenkeel user enable alice").await, "user alice enabled\n");
     cli.run("evenkeel user roles alice --role viewer@lab").await;

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::resolve_instance_id;
 use crate::client::Client;
+use crate::requests::DuplicateOption;
 use crate::resource::Resource;
 use crate::{Failure, commands, requests};
 
@@ -40,6 +41,8 @@ pub struct CreateInstance {
     /// Custom configuration for the first boot (ID or name). Can be repeated.
     #[arg(long = "custom-config", value_name = "CONFIG")]
     custom_configs: Vec<String>,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 /// Change an instance.
@@ -61,14 +64,18 @@ pub struct SetInstance {
     /// Remove the policy assignment.
     #[arg(long, conflicts_with = "policy")]
     no_policy: bool,
+    #[command(flatten)]
+    duplicates: DuplicateOption,
 }
 
 impl CreateInstance {
     pub async fn run(self, client: &Client) -> Result<InstanceResource, Failure> {
+        let duplicates = self.duplicates;
         let body = match &self.file {
             Some(path) => read_instance(path)?,
             None => self.build_input(client).await?,
         };
+        duplicates.check::<InstanceResource>(client, &body.name, None).await?;
         client.post(InstanceResource::KIND.path, &body).await
     }
 
@@ -96,6 +103,8 @@ impl CreateInstance {
 impl SetInstance {
     pub async fn run(self, client: &Client) -> Result<InstanceResource, Failure> {
         let id = resolve_instance_id(client, &self.instance).await?;
+        let name = self.name.as_deref().unwrap_or_default();
+        self.duplicates.check::<InstanceResource>(client, name, Some(&id)).await?;
         let os = self.os.as_deref();
         let policy = resolve_policy_id(client, self.policy.as_deref()).await?;
         let body = InstancePatch {
