@@ -1,6 +1,7 @@
 //! Behaviour on the wire: message sizes and status codes, over real gRPC on the loopback address.
 
 use evenkeel_domain::tenant::TenantId;
+use evenkeel_maintenance_manager::MAX_MESSAGE_BYTES;
 use evenkeel_proto::agent::PollRequest;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::{AvailablePackage, Facts};
@@ -10,6 +11,7 @@ use evenkeel_proto::maintmgr::maintmgr_service_client::MaintmgrServiceClient;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
 };
+use prost::Message as _;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Code;
 use tonic::client::Grpc;
@@ -64,6 +66,29 @@ async fn an_oversized_message_is_refused_with_its_code_and_the_next_is_answered(
     let mut ours = AgentServiceClient::new(channel);
     let token = node.credential.as_str();
     ours.poll(with_credential(token, PollRequest::default())).await.expect("the others are served");
+}
+
+/// A poll with this encoded length.
+fn poll_request(bytes: usize) -> PollRequest {
+    let mut request = PollRequest { facts: Some(facts()), ..PollRequest::default() };
+    // The tag and the length of a text of many megabytes take five bytes.
+    request.waiting = "x".repeat(bytes - request.encoded_len() - 5);
+    assert_eq!(request.encoded_len(), bytes);
+    request
+}
+
+/// The other tests of long messages call the services without a connection, and so without its limit.
+#[tokio::test]
+async fn the_largest_message_is_answered_and_a_longer_one_is_refused() {
+    let server = TestServer::new().await;
+    let node = server.node().await;
+    let mut client = AgentServiceClient::new(channel(&server).await);
+    let token = node.credential.as_str();
+    let longer = client.poll(with_credential(token, poll_request(MAX_MESSAGE_BYTES + 1))).await;
+    assert_eq!(longer.expect_err("too large").code(), Code::ResourceExhausted);
+    let largest = client.poll(with_credential(token, poll_request(MAX_MESSAGE_BYTES))).await;
+    largest.expect("an answer");
+    assert!(server.node_state(&node).await.waiting.starts_with("xxx"), "it is stored in part");
 }
 
 #[tokio::test]
