@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 
 use crate::call::Call;
 use crate::extract::{Json, Params, Path};
-use crate::problem::Problem;
+use crate::problem::{CursorExpired, Problem};
 use crate::shape::{Answer, InProject};
 
 /// Items of a page without `pageSize`.
@@ -84,6 +84,16 @@ pub struct ChangeParams {
     cursor: Option<String>,
 }
 
+/// Header of a request that continues a stream of changes.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only the OpenAPI document uses it; the handler reads the header")]
+pub struct StreamHeaders {
+    /// ID of the last event of a stream. It replaces `cursor`.
+    #[param(rename = "Last-Event-ID")]
+    last_event_id: Option<String>,
+}
+
 /// A change, by its ID.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -114,19 +124,13 @@ pub struct ChangePath {
 /// the changes again, and watch from the cursor of that list.
 #[utoipa::path(
     get, path = "/v1/projects/{projectName}/changes", tag = "changes",
-    params(
-        InProject, ChangeParams,
-        ("Last-Event-ID" = Option<String>, Header, description = "ID of the last event of a stream. It replaces `cursor`."),
-    ),
+    params(InProject, ChangeParams, StreamHeaders),
     responses(
         (
             status = 200, description = "The changes, newest first, or a stream of them.",
             content((ChangeList = "application/json"), (String = "text/event-stream")),
         ),
-        (
-            status = 410, description = "`cursor-expired`: changes after the cursor may be missing.",
-            body = evenkeel_api::Problem, content_type = "application/problem+json",
-        ),
+        CursorExpired,
         Problem,
     ),
 )]

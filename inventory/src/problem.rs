@@ -15,7 +15,7 @@ use evenkeel_store::{Conflict, ShareLimit, StoreError};
 
 use crate::authentication_hook::ConnectionLimit;
 use kind::Kind;
-pub use openapi_responses::documented_responses;
+pub use openapi_responses::{CursorExpired, documented_responses};
 
 /// Why a request cannot be served, as reported to the client.
 #[derive(Clone, Debug)]

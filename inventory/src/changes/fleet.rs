@@ -6,10 +6,10 @@ use evenkeel_api::change::{ChangeList, ChangeResource};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{ChangeParams, ChangeScope, find, list_or_watch};
+use super::{ChangeParams, ChangeScope, StreamHeaders, find, list_or_watch};
 use crate::call::Call;
 use crate::extract::{Params, Path};
-use crate::problem::Problem;
+use crate::problem::{CursorExpired, Problem};
 use crate::shape::Answer;
 
 /// A change outside of projects, by its ID.
@@ -30,19 +30,13 @@ pub struct FleetChangePath {
 /// Role: `evenkeel-admin`.
 #[utoipa::path(
     get, path = "/v1/changes", tag = "changes",
-    params(
-        ChangeParams,
-        ("Last-Event-ID" = Option<String>, Header, description = "ID of the last event of a stream. It replaces `cursor`."),
-    ),
+    params(ChangeParams, StreamHeaders),
     responses(
         (
             status = 200, description = "The changes, newest first, or a stream of them.",
             content((ChangeList = "application/json"), (String = "text/event-stream")),
         ),
-        (
-            status = 410, description = "`cursor-expired`: changes after the cursor may be missing.",
-            body = evenkeel_api::Problem, content_type = "application/problem+json",
-        ),
+        CursorExpired,
         Problem,
     ),
 )]

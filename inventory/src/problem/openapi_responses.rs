@@ -39,15 +39,15 @@ const DOCUMENTED_PROBLEMS: [(StatusCode, &str, &str); 8] = [
 
 /// Problem responses, which all operations share in the document.
 pub fn documented_responses() -> BTreeMap<String, RefOr<Response>> {
-    let document = |(_, name, text): (StatusCode, &str, &str)| {
-        let content = Content::new(Some(Ref::from_schema_name("Problem")));
-        let response = ResponseBuilder::new()
-            .description(text)
-            .content(api::Problem::MEDIA_TYPE, content)
-            .build();
-        (name.to_owned(), response.into())
-    };
+    let document =
+        |(_, name, text): (StatusCode, &str, &str)| (name.to_owned(), response(text).into());
     DOCUMENTED_PROBLEMS.map(document).into()
+}
+
+/// A problem with this description.
+fn response(text: &str) -> Response {
+    let content = Content::new(Some(Ref::from_schema_name("Problem")));
+    ResponseBuilder::new().description(text).content(api::Problem::MEDIA_TYPE, content).build()
 }
 
 /// Every operation refers to [`documented_responses`].
@@ -57,5 +57,16 @@ impl utoipa::IntoResponses for Problem {
             (status.as_str().to_owned(), Ref::from_response_name(name).into())
         };
         DOCUMENTED_PROBLEMS.map(refer).into()
+    }
+}
+
+/// The problem of a stream whose cursor is too old, in addition to [`Problem`].
+#[derive(Debug)]
+pub struct CursorExpired;
+
+impl utoipa::IntoResponses for CursorExpired {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let text = "`cursor-expired`: changes after the cursor may be missing.";
+        [(StatusCode::GONE.as_str().to_owned(), response(text).into())].into()
     }
 }
