@@ -196,18 +196,25 @@ pub async fn set_status(tx: &Tx, id: HostId, status: &Status) -> Result<(), Stor
         .col_expr(Column::Status, Expr::value(status.text.clone()))
         .col_expr(Column::StatusIndication, Expr::value(status.indication.name()))
         .col_expr(Column::StatusAt, Expr::value(status.at))
-        .col_expr(Column::CurrentState, Expr::value(HostState::Onboarded.name()))
+        .col_expr(Column::CurrentState, Expr::cust(onboarded_state_sql()))
         .filter(Column::Id.eq(id.bits().cast_signed()))
         .filter(Column::Status.ne(status.text.clone()))
-        .filter(Column::CurrentState.is_in(trusted_states()));
+        .filter(Column::CurrentState.is_not_in(untrusted_states()));
     change.exec(tx.conn()).await?;
     Ok(())
 }
 
-/// The states in which a host is trusted. A state that only a newer release knows is not one of them,
-/// so a contact does not replace it.
-fn trusted_states() -> impl Iterator<Item = &'static str> {
-    let states = HostState::ALL.iter().filter(|state| state.is_trusted());
+/// The current state of a host after a contact: onboarded, unless only a newer release knows its
+/// state.
+fn onboarded_state_sql() -> String {
+    let known = HostState::ALL.iter().map(|state| format!("'{}'", state.name()));
+    let (known, onboarded) = (known.collect::<Vec<_>>().join(", "), HostState::Onboarded.name());
+    format!("CASE WHEN current_state IN ({known}) THEN '{onboarded}' ELSE current_state END")
+}
+
+/// The states in which a host is not trusted.
+fn untrusted_states() -> impl Iterator<Item = &'static str> {
+    let states = HostState::ALL.iter().filter(|state| !state.is_trusted());
     states.map(|state| state.name())
 }
 

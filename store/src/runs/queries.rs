@@ -9,8 +9,8 @@ use super::convert;
 use crate::contents::ContentDigest;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::{self, KeyedEntity};
-use crate::rows::run_event;
 use crate::rows::update_run::{Column, Entity};
+use crate::rows::{readable, run_event};
 use crate::tx::Tx;
 
 /// The run with this id.
@@ -21,7 +21,8 @@ pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The run with this id, if its node had this list of installed packages when it was opened.
+/// The run with this id, if its node had this list of installed packages when it was opened; none if
+/// it cannot be read.
 pub async fn find_opened_with(
     tx: &Tx,
     id: RunId,
@@ -33,7 +34,7 @@ pub async fn find_opened_with(
         .filter(Column::PackagesDigest.eq(packages.to_vec()))
         .one(tx.conn())
         .await?;
-    row.map(UpdateRun::try_from).transpose()
+    Ok(row.and_then(|row| readable(Entity::RESOURCE, UpdateRun::try_from(row))))
 }
 
 /// Selects runs without their planned packages, which may be megabytes long: most calls of a node do

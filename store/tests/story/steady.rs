@@ -274,9 +274,9 @@ async fn a_host_in_a_state_of_a_newer_release_waits_and_keeps_its_state() {
     let input = read_decision_input(&tx, &read, ReadMode::Preview(NOON)).await;
     assert_eq!(input.desired.unreadable.map(|object| object.kind), Some("host"));
     let running = Status::new("Running", Indication::Idle, NOON);
-    hosts::set_status(&tx, host.id, &running).await.expect("ignored");
+    hosts::set_status(&tx, host.id, &running).await.expect("set");
     let read = hosts::find(&tx, host.id).await.expect("the host");
-    assert!(read.has_unknown_state && read.status.text == "Parked");
+    assert!(read.has_unknown_state && read.status.text == "Running");
     let onboarded = hosts::set_desired_state(&tx, host.id, HostState::Onboarded, NOON).await;
     let refused = matches!(onboarded, Err(StoreError::Conflict(Conflict::Transition { .. })));
     assert!(refused, "{onboarded:?}");
