@@ -290,6 +290,52 @@ async fn a_file_with_an_unknown_field_is_refused_with_its_name() {
     assert!(message.starts_with(&expected), "{message}");
 }
 
+/// Each row: a command that gives a taken name, the resource, its list with its key, and its ID.
+const TAKEN_NAMES: &[(&str, &str, &str, &str, &str)] = &[
+    ("region create emea", "region", "regions", "regions", "region-00000001"),
+    ("region set region-00000002 --name emea", "region", "regions", "regions", "region-00000001"),
+    ("site create emea", "site", "sites", "sites", "site-00000001"),
+    ("site set site-00000002 --name emea", "site", "sites", "sites", "site-00000001"),
+    ("host create emea", "host", "compute/hosts", "hosts", "host-00000001"),
+    ("host register emea --serial ABC12345", "host", "compute/hosts", "hosts", "host-00000001"),
+    ("host set host-00000002 --name emea", "host", "compute/hosts", "hosts", "host-00000001"),
+    (
+        "instance create --host host-00000001 --os os-00000001 --name emea",
+        "instance",
+        "compute/instances",
+        "instances",
+        "inst-00000001",
+    ),
+    (
+        "instance set inst-00000002 --name emea",
+        "instance",
+        "compute/instances",
+        "instances",
+        "inst-00000001",
+    ),
+    (
+        "policy create emea --latest",
+        "policy",
+        "os-update-policies",
+        "osUpdatePolicies",
+        "osupdatepolicy-00000001",
+    ),
+    (
+        "schedule create emea --start now --site site-00000001",
+        "schedule",
+        "compute/schedules",
+        "repeatedSchedules",
+        "repeatedsche-00000001",
+    ),
+    (
+        "schedule set singlesche-00000002 --name emea",
+        "schedule",
+        "compute/schedules",
+        "repeatedSchedules",
+        "repeatedsche-00000001",
+    ),
+];
+
 #[tokio::test]
 async fn a_name_that_is_taken_is_refused_unless_duplicates_are_allowed() {
     let list = |key: &str, id: &str| {
@@ -299,56 +345,7 @@ async fn a_name_that_is_taken_is_refused_unless_duplicates_are_allowed() {
         list[key] = json!([{"resourceId": id, "name": "emea"}]);
         list
     };
-    for (create, kind, get, key, id) in [
-        ("region create emea", "region", "regions", "regions", "region-00000001"),
-        (
-            "region set region-00000002 --name emea",
-            "region",
-            "regions",
-            "regions",
-            "region-00000001",
-        ),
-        ("site create emea", "site", "sites", "sites", "site-00000001"),
-        ("site set site-00000002 --name emea", "site", "sites", "sites", "site-00000001"),
-        ("host create emea", "host", "compute/hosts", "hosts", "host-00000001"),
-        ("host register emea --serial ABC12345", "host", "compute/hosts", "hosts", "host-00000001"),
-        ("host set host-00000002 --name emea", "host", "compute/hosts", "hosts", "host-00000001"),
-        (
-            "instance create --host host-00000001 --os os-00000001 --name emea",
-            "instance",
-            "compute/instances",
-            "instances",
-            "inst-00000001",
-        ),
-        (
-            "instance set inst-00000002 --name emea",
-            "instance",
-            "compute/instances",
-            "instances",
-            "inst-00000001",
-        ),
-        (
-            "policy create emea --latest",
-            "policy",
-            "os-update-policies",
-            "osUpdatePolicies",
-            "osupdatepolicy-00000001",
-        ),
-        (
-            "schedule create emea --start now --site site-00000001",
-            "schedule",
-            "compute/schedules",
-            "repeatedSchedules",
-            "repeatedsche-00000001",
-        ),
-        (
-            "schedule set singlesche-00000002 --name emea",
-            "schedule",
-            "compute/schedules",
-            "repeatedSchedules",
-            "repeatedsche-00000001",
-        ),
-    ] {
+    for (create, kind, get, key, id) in TAKEN_NAMES {
         let cli = TestCli::new().await;
         cli.fake_server.answer(&format!("GET {get}"), list(key, id));
         let line = format!("evenkeel {create}");
