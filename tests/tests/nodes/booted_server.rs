@@ -1,5 +1,7 @@
-//! The packages of server, command line and agent on a machine that boots: the commands of docs/install.md, and
-//! installations that are interrupted or whose server does not start.
+//! The packages of server, command line and agent on a machine that boots: the commands of docs/install.md and
+//! docs/backup.md, and installations that are interrupted or whose server does not start.
+
+mod backup;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,6 +9,8 @@ use std::time::{Duration, Instant};
 use evenkeel_tests::architecture::{documents, tree};
 use evenkeel_tests::history::print_progress;
 use evenkeel_tests::lab::{BootedNode, Lab, Node, PackageSet, Repository, describe_output, until};
+
+use backup::check_backup_page;
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -120,7 +124,7 @@ fn check_upgrade(machine: &BootedNode) {
 }
 
 #[test]
-fn the_commands_of_the_installation_page_work_on_a_new_machine() {
+fn the_commands_of_the_pages_about_installation_and_backups_work_on_a_new_machine() {
     let Some(lab) = BootedNode::open_lab_with(DEBIAN_PACKAGES) else {
         return;
     };
@@ -128,7 +132,9 @@ fn the_commands_of_the_installation_page_work_on_a_new_machine() {
     let ours = packages.publish(VERSION);
     let repository = Repository::new(&lab, "repo");
     let node = Node::new(&lab, "node").with_repository(&repository);
-    node.sh(&format!("apt-get -q -y install demo-hello=1.0 demo-slow=1.0; {AS_DEBIAN}"));
+    node.sh(&format!(
+        "apt-get -q -y install demo-hello=1.0 demo-slow=1.0 demo-extra=1.0; {AS_DEBIAN}"
+    ));
     repository.publish("demo-hello_1.1");
     let mounts = [(ours.as_path(), PackageSet::INSIDE), (repository.folder(), Repository::INSIDE)];
     let machine = BootedNode::start_without_network(&lab, "node", &mounts);
@@ -158,6 +164,7 @@ fn the_commands_of_the_installation_page_work_on_a_new_machine() {
             "Upgrade" => {
                 assert!(output.contains("the server runs in its new version"), "{output}");
                 check_upgrade(&machine);
+                check_backup_page(&machine, &repository);
             }
             "Remove" => _ = machine.sh(CHECK_PURGED),
             _ => {}
