@@ -15,6 +15,7 @@ mod repeated_schedules;
 mod replicas;
 mod run_records;
 mod scripted_node;
+mod shifted_clock;
 mod shifted_server;
 mod simulated_fleet;
 mod timeline;

@@ -16,4 +16,4 @@ pub mod node_state;
 mod programs;
 pub mod root_state;
 
-pub use programs::run_program;
+pub use programs::{newest_postgres, run_program};

@@ -1,6 +1,7 @@
 //! Other programs of this machine.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -9,6 +10,19 @@ use crate::lab::describe_output;
 
 /// Maximum run time of a program on a busy machine.
 const PROGRAM_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// The folder of the newest Postgres of this machine, which servers use by default.
+///
+/// # Panics
+/// No Postgres is installed.
+pub fn newest_postgres() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").expect("an installed Postgres");
+    let versions = versions.flatten().filter_map(|entry| {
+        let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+        Some((version, entry.path()))
+    });
+    versions.max().expect("an installed Postgres").1
+}
 
 /// Output of a program, which must succeed.
 ///

@@ -38,6 +38,12 @@ pub enum Rule {
     NothingIsInvented,
     /// A run belongs to the machine that did it, also if IDs were given to another machine after a restore.
     NoMachineIsMistaken,
+    /// An ID belongs to one machine, also if the database that gave it was replaced by an older one.
+    NoIdentityTwice,
+    /// A machine installs a version once.
+    NothingTwice,
+    /// In the end each machine has the desired version, and the servers know it.
+    FleetConverges,
     /// An update starts only in a window and with a permit, by the clock of the side that decides.
     NoStartWithoutPermit,
     /// An instance has at most one open run.

@@ -1,12 +1,24 @@
-//! Faults of the database of servers: it is read-only for a while, or it is restored from a dump.
+//! Faults of the database of servers: it is read-only for a while, its clock is shifted, or it is restored from a dump.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use chrono::{DateTime, TimeDelta};
+use evenkeel_pg::{Options, PrivatePostgres};
+use evenkeel_simulator::clock::Time;
 use evenkeel_simulator::ground_truth::Span;
 
-use super::replicas::{Replicas, machine_time};
-use crate::run_program;
+use super::replicas::{POSTGRES_SETTINGS, Replicas, machine_time};
+use super::shifted_clock::ShiftedClock;
+use crate::{newest_postgres, run_program};
+
+/// How long Postgres may take to notice that its clock was shifted, on a busy machine.
+const CLOCK_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Maximum difference between the shifted clock and the time that Postgres reports on a busy machine.
+const CLOCK_TOLERANCE: TimeDelta = TimeDelta::minutes(1);
 
 impl Replicas {
     /// Makes the database read-only and waits until every server says that it is not ready. After `length` makes the
@@ -28,6 +40,38 @@ impl Replicas {
     async fn alter_system(&self, change: &str) {
         self.run_sql(&format!("ALTER SYSTEM {change}")).await;
         self.run_sql("SELECT pg_reload_conf()").await;
+    }
+
+    /// Kills the servers, shifts their clock and that of Postgres to this time after the right one, and starts the
+    /// servers again.
+    ///
+    /// # Panics
+    /// The replicas have no clock, Postgres does not notice the shift, or a server does not start.
+    pub async fn shift_clock(&mut self, by: TimeDelta) {
+        for server in self.servers() {
+            server.kill();
+        }
+        self.clock.as_ref().expect("replicas with a clock").shift(by);
+        let begun = Instant::now();
+        while (self.database_time().await - machine_time() - by).abs() > CLOCK_TOLERANCE {
+            assert!(begun.elapsed() < CLOCK_TIMEOUT, "Postgres does not notice its clock");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for server in self.servers() {
+            server.start_and_wait().await;
+        }
+    }
+
+    /// The time of the database.
+    ///
+    /// # Panics
+    /// The database cannot be reached.
+    pub async fn database_time(&self) -> Time {
+        let (sql, url) = ("SELECT extract(epoch FROM now())::bigint", self.admin_url("postgres"));
+        let arguments = ["-X", "-A", "-t", "-c", sql, "-d", &url];
+        let seconds = run_program(Path::new("psql"), &arguments).await;
+        let seconds = seconds.trim().parse().expect("a number of seconds");
+        DateTime::from_timestamp(seconds, 0).expect("a time")
     }
 
     /// Writes a dump of the database while the servers run, and returns its path.
@@ -66,4 +110,30 @@ impl Replicas {
         let arguments = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql, "-d", &url];
         run_program(Path::new("psql"), &arguments).await;
     }
+}
+
+/// Starts a Postgres for tests that uses a clock. Its programs are scripts that start those of the newest version.
+pub(super) async fn start_postgres_with_clock(
+    folder: &Path,
+    clock: &ShiftedClock,
+) -> PrivatePostgres {
+    let newest = newest_postgres();
+    let programs = folder.join("postgres-programs");
+    let bin = programs.join(newest.file_name().expect("a version")).join("bin");
+    fs::create_dir_all(&bin).expect("a folder for programs");
+    let variables = clock.variables().map(|(name, value)| format!("{name}={value}")).join(" ");
+    for program in ["initdb", "postgres"] {
+        let original = newest.join("bin").join(program);
+        let script = format!("#!/bin/sh\nexec env {variables} {} \"$@\"\n", original.display());
+        let path = bin.join(program);
+        fs::write(&path, script).expect("a script can be written");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a script can be run");
+    }
+    let options = Options::for_tests(folder.join("postgres"))
+        .create_databases(true)
+        .max_connections(200)
+        .binaries_in(programs);
+    let settings = POSTGRES_SETTINGS.into_iter();
+    let options = settings.fold(options, |options, (name, value)| options.setting(name, value));
+    PrivatePostgres::start(options).await.expect("a Postgres")
 }

@@ -1,9 +1,11 @@
 //! Servers on one Postgres that are killed and restarted.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use evenkeel_auth::{Authority, CertificateAuthority, Keys};
 use evenkeel_kit::{Clock as _, SystemClock};
 use evenkeel_pg::PrivatePostgres;
@@ -11,11 +13,13 @@ use evenkeel_simulator::clock::Time;
 use evenkeel_test_support::{RestClient, ServerProcess};
 use tempfile::TempDir;
 
+use super::database::start_postgres_with_clock;
+use super::shifted_clock::ShiftedClock;
 use crate::lab::Binaries;
 
 /// Settings of Postgres. As in production, it must collect statistics of its tables: without them it takes a project
 /// with hundreds of nodes for a small one, and scans whole tables for each node.
-const POSTGRES_SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
+pub(super) const POSTGRES_SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "10s")];
 
 /// How long a server may take to notice that it is ready, or not ready, on a busy machine.
 const READINESS_TIMEOUT: Duration = Duration::from_mins(1);
@@ -35,6 +39,8 @@ pub struct Replicas {
     /// `None` if the test runs the Postgres.
     postgres: Option<PrivatePostgres>,
     database_url: String,
+    /// The clock of the servers and of Postgres, if a test shifts it.
+    pub(super) clock: Option<ShiftedClock>,
     folder: TempDir,
 }
 
@@ -54,8 +60,9 @@ impl Replicas {
     pub async fn start_each(settings: &[&str]) -> Self {
         let postgres = PrivatePostgres::throwaway_with(&POSTGRES_SETTINGS).await;
         let postgres = postgres.expect("a Postgres");
-        let mut replicas = Self::start_on(&postgres.url(), settings).await;
+        let mut replicas = Self::without_servers(&postgres.url());
         replicas.postgres = Some(postgres);
+        replicas.add_servers(settings).await;
         replicas
     }
 
@@ -64,17 +71,44 @@ impl Replicas {
     /// # Panics
     /// A server does not start.
     pub async fn start_on(database_url: &str, settings: &[&str]) -> Self {
-        let folder = tempfile::Builder::new().prefix("evenkeel-replicas.").tempdir();
-        let folder = folder.expect("a temporary folder");
-        let database_url = database_url.to_owned();
-        let mut replicas = Self { servers: Vec::new(), postgres: None, database_url, folder };
+        let mut replicas = Self::without_servers(database_url);
+        replicas.add_servers(settings).await;
+        replicas
+    }
+
+    /// Starts `count` servers like [`Replicas::start`]. Their clock and that of Postgres show this time after the right
+    /// one, until [`Replicas::shift_clock`] changes it.
+    ///
+    /// # Panics
+    /// libfaketime is not installed, or a server does not start.
+    pub async fn start_with_clock(count: usize, settings: &str, by: TimeDelta) -> Self {
+        let mut replicas = Self::without_servers("");
+        let clock = ShiftedClock::new(replicas.folder().join("clock-shift"), by);
+        let postgres = start_postgres_with_clock(replicas.folder(), &clock).await;
+        replicas.database_url = postgres.url();
+        (replicas.postgres, replicas.clock) = (Some(postgres), Some(clock));
+        replicas.add_servers(&vec![settings; count]).await;
+        replicas
+    }
+
+    fn without_servers(database_url: &str) -> Self {
+        Self {
+            servers: Vec::new(),
+            postgres: None,
+            clock: None,
+            database_url: database_url.to_owned(),
+            folder: create_folder(),
+        }
+    }
+
+    /// Starts one more server for each of these settings.
+    async fn add_servers(&mut self, settings: &[&str]) {
         for (number, settings) in settings.iter().enumerate() {
-            let mut server = replicas.new_server(number, settings).await;
+            let mut server = self.new_server(number, settings).await;
             // Sequentially: the first server creates the schema, the keys and the project.
             server.start_and_wait().await;
-            replicas.servers.push(server);
+            self.servers.push(server);
         }
-        replicas
     }
 
     /// One more server with the same database, which is not started and does not belong to the replicas.
@@ -84,11 +118,15 @@ impl Replicas {
         fs::write(&config, configuration(folder, number, &self.database_url, settings))
             .expect("a configuration can be written");
         let server = ServerProcess::new(&program, folder, &format!("server-{number}"));
-        server.option("--config", &config).variable(
+        let server = server.option("--config", &config).variable(
             // Some nodes of the tests make single calls with a credential.
             "EVENKEELD_MAINTENANCE_MANAGER__BEARER_CREDENTIALS",
             "true",
-        )
+        );
+        match &self.clock {
+            Some(clock) => clock.apply(server),
+            None => server,
+        }
     }
 
     /// The configuration file of the server with this number.
@@ -192,6 +230,15 @@ impl Replicas {
             postgres.stop().await;
         }
     }
+}
+
+/// A folder that Postgres can reach, which does not run as root.
+fn create_folder() -> TempDir {
+    let folder = tempfile::Builder::new()
+        .prefix("evenkeel-replicas.")
+        .permissions(Permissions::from_mode(0o711))
+        .tempdir();
+    folder.expect("a temporary folder")
 }
 
 /// Waits until a server says that it is ready, or that it is not ready.

@@ -125,7 +125,7 @@ impl ScriptedNode {
     /// # Panics
     /// The poll fails.
     pub async fn send_facts(&self) {
-        self.try_send_facts().await.expect("a poll");
+        self.try_poll().await.expect("a poll");
     }
 
     /// Polls with facts until a server accepts or refuses the poll.
@@ -135,7 +135,7 @@ impl ScriptedNode {
     ///
     /// # Panics
     /// There is no answer in time.
-    pub async fn try_send_facts(&self) -> Result<(), Status> {
+    pub async fn try_poll(&self) -> Result<PollResponse, Status> {
         let facts = Facts {
             agent_version: "0.1.0".to_owned(),
             modules: vec!["packages".to_owned()],
@@ -146,10 +146,10 @@ impl ScriptedNode {
             facts_digest: FACTS_DIGEST.to_vec(),
             ..PollRequest::default()
         };
-        let answer = self.call_until_settled(0, &request, async |channel, request| {
+        self.call_until_settled(0, &request, async |channel, request| {
             AgentServiceClient::new(channel).poll(request).await
-        });
-        answer.await.map(drop)
+        })
+        .await
     }
 
     /// Polls once with these facts.

@@ -1,7 +1,5 @@
 //! A server with a clock of its own.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +9,7 @@ use evenkeel_simulator::connection::{ReportServer, connect_lazily};
 use evenkeel_test_support::{RestClient, ServerProcess};
 
 use super::replicas::{Replicas, read_metric_lines, wait_for_readiness};
+use super::shifted_clock::ShiftedClock;
 
 /// Number of the server, which distinguishes its files from those of the replicas.
 const NUMBER: usize = 100;
@@ -34,8 +33,7 @@ const STORED_EVENTS_METRIC: &str = "evenkeel_run_events_total";
 #[derive(Debug)]
 pub struct ShiftedServer {
     server: ServerProcess,
-    /// The file that libfaketime reads every second.
-    shift: PathBuf,
+    clock: ShiftedClock,
     is_open: Arc<AtomicBool>,
     /// The token for its metrics.
     token: String,
@@ -47,19 +45,11 @@ impl ShiftedServer {
     /// # Panics
     /// libfaketime is not installed, or the server does not start.
     pub async fn start(replicas: &Replicas, settings: &str) -> Self {
-        let shift = replicas.folder().join("clock-shift");
-        write_shift(&shift, TimeDelta::zero());
-        let server = replicas.new_server(NUMBER, settings).await;
-        let mut server = server
-            .variable("LD_PRELOAD", &find_library().to_string_lossy())
-            .variable("FAKETIME_TIMESTAMP_FILE", &shift.to_string_lossy())
-            .variable("FAKETIME_CACHE_DURATION", "1")
-            // Only the time of day changes: no timer, and no time of a file.
-            .variable("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-            .variable("NO_FAKE_STAT", "1");
+        let clock = ShiftedClock::new(replicas.folder().join("clock-shift"), TimeDelta::zero());
+        let mut server = clock.apply(replicas.new_server(NUMBER, settings).await);
         server.start_and_wait().await;
         let is_open = Arc::new(AtomicBool::new(true));
-        Self { server, shift, is_open, token: replicas.operator_token() }
+        Self { server, clock, is_open, token: replicas.operator_token() }
     }
 
     /// The server as nodes call it.
@@ -87,7 +77,7 @@ impl ShiftedServer {
         if by > MAX_LEAD && self.is_open.swap(false, Ordering::SeqCst) {
             tokio::time::sleep(CALLS_UNDER_WAY).await;
         }
-        write_shift(&self.shift, by);
+        self.clock.shift(by);
         wait_for_readiness(&self.server, by.is_zero()).await;
         self.is_open.store(by <= MAX_LEAD, Ordering::SeqCst);
     }
@@ -106,18 +96,4 @@ impl ShiftedServer {
     pub fn log(&self) -> String {
         format!("-- server with a shifted clock\n{}", self.server.log())
     }
-}
-
-/// Replaces the file at once: libfaketime may read it at any time.
-fn write_shift(path: &Path, by: TimeDelta) {
-    let unfinished = path.with_extension("new");
-    fs::write(&unfinished, format!("{:+}\n", by.num_seconds())).expect("a file can be written");
-    fs::rename(unfinished, path).expect("a file can be replaced");
-}
-
-fn find_library() -> PathBuf {
-    let folders = fs::read_dir("/usr/lib").expect("the libraries").flatten();
-    let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
-    let library = libraries.find(|path| path.is_file());
-    library.expect("libfaketime: install the Debian package with `make tools`")
 }

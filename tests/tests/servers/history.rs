@@ -1,7 +1,7 @@
 //! Many nodes of both protocols over unreliable connections, and two servers on one Postgres that are killed every few
 //! seconds: the recorded runs must match what the nodes did. Meanwhile the clock of a third server jumps, which gets a
 //! share of the reports and of the requests of the operator, and the database becomes read-only; see [`faults`].
-//! [`restore`] goes back to a dump.
+//! [`restore`] goes back to a dump, [`restore_drill`] to one that is an hour old.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -15,6 +15,7 @@
 
 mod faults;
 mod restore;
+mod restore_drill;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

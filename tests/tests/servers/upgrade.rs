@@ -5,9 +5,7 @@
 //! | `EVENKEEL_UPGRADE_RUNS` | number of runs in the database; each has ten events |
 //! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to test |
 
-use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +16,7 @@ use evenkeel_store::{SchemaCheck, Store, StoreOptions};
 use evenkeel_tests::history::{
     NodeRegistrar, OperatorClient, Replicas, ScriptedNode, number, print_progress,
 };
+use evenkeel_tests::newest_postgres;
 use evenkeel_tests::next_release::NEXT_RELEASE;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -173,16 +172,6 @@ impl Dump {
         });
         reading.await.expect("the output is read")
     }
-}
-
-/// The folder of the newest Postgres, as the servers of the test use it.
-fn newest_postgres() -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql").expect("an installed Postgres");
-    let versions = versions.flatten().filter_map(|entry| {
-        let version: u32 = entry.file_name().to_str()?.parse().ok()?;
-        Some((version, entry.path()))
-    });
-    versions.max().expect("an installed Postgres").1
 }
 
 /// SQL: whether the number of connections of the migration that wait for a lock is as compared.

@@ -1,5 +1,5 @@
-//! Records after a restore of the database: each event that was acknowledged before the dump is recorded, and each run
-//! belongs to its machine.
+//! Records after a restore of the database: each event that was acknowledged before the dump is recorded, each run
+//! belongs to its machine, and no ID to two machines. In the end each machine has the desired version, installed once.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,15 @@ use uuid::Uuid;
 use super::{Rule, Violation};
 use crate::history::run_records::Run;
 
-/// The attempts of a machine.
-#[derive(Clone, Debug)]
+/// What happened to a machine.
+#[derive(Clone, Debug, Default)]
 pub struct MachineHistory {
     pub uuid: Uuid,
+    /// IDs of its hosts and instances, in the order in which servers gave them; the last one is that of its instance.
+    pub ids: Vec<String>,
     pub attempts: Vec<ReportedAttempt>,
+    /// Versions that it has installed, in order.
+    pub installed: Vec<String>,
 }
 
 /// An attempt of a machine.
@@ -33,12 +37,60 @@ pub struct MachineRecords {
 
 /// Checks the records of all machines.
 pub fn check_restored(histories: &[MachineHistory], records: &MachineRecords) -> Vec<Violation> {
-    let mut violations = Vec::new();
+    let mut violations = check_identities(histories);
     for run in &records.runs {
         violations.extend(check_machine(histories, records, run));
     }
     for attempt in histories.iter().flat_map(|history| &history.attempts) {
         violations.extend(check_attempt(*attempt, &records.runs));
+    }
+    violations
+}
+
+/// Checks that each machine has installed a version, and none twice, and that the records show it.
+pub fn check_convergence(
+    histories: &[MachineHistory],
+    records: &MachineRecords,
+    version: &str,
+) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for history in histories {
+        let instance = history.ids.last().cloned().unwrap_or_default();
+        let installed = &history.installed;
+        let is_twice = (1..installed.len()).any(|at| installed[..at].contains(&installed[at]));
+        let runs = records.runs.iter().filter(|run| run.instance == instance);
+        let states: Vec<_> = runs.clone().map(|run| run.state.as_str()).collect();
+        let is_known = records.machines.get(&instance) == Some(&history.uuid);
+        let is_done = states.contains(&"succeeded") && runs.clone().all(Run::has_ended);
+        let rule = if is_twice {
+            Rule::NothingTwice
+        } else if installed.last().is_none_or(|last| last != version) || !is_known || !is_done {
+            Rule::FleetConverges
+        } else {
+            continue;
+        };
+        let message = format!(
+            "{} has installed {installed:?}, should have {version}, and its runs are {states:?}",
+            history.uuid
+        );
+        violations.push(Violation { rule, instance, message });
+    }
+    violations
+}
+
+/// Checks that no ID was given to two machines.
+fn check_identities(histories: &[MachineHistory]) -> Vec<Violation> {
+    let mut owners = BTreeMap::new();
+    let mut violations = Vec::new();
+    for history in histories {
+        for id in &history.ids {
+            let owner = *owners.entry(id).or_insert(history.uuid);
+            if owner != history.uuid {
+                let message = format!("it was given to {owner} and to {}", history.uuid);
+                let instance = id.clone();
+                violations.push(Violation { rule: Rule::NoIdentityTwice, instance, message });
+            }
+        }
     }
     violations
 }

@@ -1,9 +1,10 @@
 //! The database is replaced by an older dump of it, while nodes are ahead of the dump and some of
-//! them enrolled after it.
+//! them enrolled after it. [`super::restore_drill`] restores a dump that is an hour old.
 
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{Began, Downloaded, Downloading, Finished};
 use evenkeel_simulator::rng::Rng;
+use evenkeel_tests::history::check::Violation;
 use evenkeel_tests::history::check::restored::{
     MachineHistory, MachineRecords, ReportedAttempt, check_restored,
 };
@@ -27,12 +28,12 @@ struct RestoredMachine {
 }
 
 /// Two servers, and what is needed to enrol machines.
-struct RestoreTest {
-    replicas: Replicas,
-    client: OperatorClient,
+pub struct RestoreTest {
+    pub replicas: Replicas,
+    pub client: OperatorClient,
+    pub rng: Rng,
+    pub policy: String,
     registrar: NodeRegistrar,
-    rng: Rng,
-    policy: String,
 }
 
 /// All events of an attempt.
@@ -47,8 +48,7 @@ fn all_kinds() -> [Kind; 4] {
 
 impl RestoredMachine {
     fn new(node: ScriptedNode) -> Self {
-        let history = MachineHistory { uuid: node.uuid, attempts: Vec::new() };
-        Self { node, history }
+        Self { history: start_history(&node), node }
     }
 
     /// Begins an attempt and reports its first events.
@@ -78,37 +78,54 @@ impl RestoredMachine {
     }
 }
 
+/// The history of a machine that has just enrolled.
+pub fn start_history(node: &ScriptedNode) -> MachineHistory {
+    let mut history = MachineHistory { uuid: node.uuid, ..MachineHistory::default() };
+    add_ids(&mut history, node);
+    history
+}
+
+/// Adds the IDs that a server has given to a machine.
+fn add_ids(history: &mut MachineHistory, node: &ScriptedNode) {
+    history.ids.extend([node.member.host.clone(), node.member.instance.clone()]);
+}
+
 impl RestoreTest {
-    async fn open(seed: u64) -> Self {
-        let replicas = Replicas::start(2, "").await;
+    /// Creates a policy on these servers.
+    pub async fn open(replicas: Replicas, seed: u64) -> Self {
         let client = OperatorClient::new(&replicas.rest_addresses(), &replicas.operator_token());
         let policy = json!({
             "name": "policy", "updatePolicy": "UPDATE_POLICY_TARGET", "updatePackages": "demo-hello",
         });
         let policy = client.create("os-update-policies", &policy).await;
         let registrar = NodeRegistrar::open(&replicas, &client).await;
-        Self { replicas, client, registrar, rng: Rng::new(seed, 3), policy }
+        Self { replicas, client, rng: Rng::new(seed, 3), policy, registrar }
+    }
+
+    /// Enrols a new machine.
+    pub async fn enroll_node(&mut self) -> ScriptedNode {
+        let (registrar, rng) = (&mut self.registrar, &mut self.rng);
+        ScriptedNode::enroll_own(registrar, &self.replicas, rng).await
+    }
+
+    /// Enrols a machine again, and adds its new IDs to its history.
+    pub async fn enroll_again(&mut self, history: &mut MachineHistory) -> ScriptedNode {
+        let (registrar, rng, uuid) = (&mut self.registrar, &mut self.rng, history.uuid);
+        let node = ScriptedNode::enroll_machine(registrar, &self.replicas, uuid, rng).await;
+        add_ids(history, &node);
+        node
     }
 
     async fn enroll(&mut self) -> Vec<RestoredMachine> {
         let mut machines = Vec::new();
         for _ in 0..MACHINES {
-            let (registrar, rng) = (&mut self.registrar, &mut self.rng);
-            let node = ScriptedNode::enroll_own(registrar, &self.replicas, rng).await;
-            machines.push(RestoredMachine::new(node));
+            machines.push(RestoredMachine::new(self.enroll_node().await));
         }
         machines
     }
 
-    /// Enrols a machine again.
-    async fn enroll_again(&mut self, machine: &mut RestoredMachine) {
-        let (registrar, rng) = (&mut self.registrar, &mut self.rng);
-        let uuid = machine.history.uuid;
-        machine.node = ScriptedNode::enroll_machine(registrar, &self.replicas, uuid, rng).await;
-    }
-
-    /// Fails if the records break a rule.
-    async fn check(&self, when: &str, histories: &[MachineHistory]) {
+    /// Reads the machines and the runs that the servers have recorded.
+    pub async fn read_records(&self) -> MachineRecords {
         let mut records =
             MachineRecords { runs: read_runs(&self.client).await, ..MachineRecords::default() };
         let hosts = self.client.get("compute/hosts").await;
@@ -118,7 +135,16 @@ impl RestoreTest {
             let uuid = uuid.parse().expect("the UUID of a machine");
             records.machines.insert(instance.to_owned(), uuid);
         }
-        let violations = check_restored(histories, &records);
+        records
+    }
+
+    /// Fails if the records break a rule.
+    async fn check(&self, when: &str, histories: &[MachineHistory]) {
+        self.assert_none(when, &check_restored(histories, &self.read_records().await));
+    }
+
+    /// Fails if there is a violation.
+    pub fn assert_none(&self, when: &str, violations: &[Violation]) {
         let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
         assert!(lines.is_empty(), "{when}:\n{}\n{}", lines.join("\n"), self.replicas.logs());
     }
@@ -127,7 +153,7 @@ impl RestoreTest {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restore_no_run_is_lost_or_doubled_and_no_machines_are_confused() {
     let (seed, polls) = read_parameters();
-    let mut test = RestoreTest::open(seed).await;
+    let mut test = RestoreTest::open(Replicas::start(2, "").await, seed).await;
     let mut known = Vec::new();
     let rounds = polls / POLLS_PER_ROUND + 1;
     for _ in 0..rounds {
@@ -179,7 +205,7 @@ async fn go_back_to_a_dump(
         machine.continue_attempt(&test.policy, 4).await;
     }
     for machine in &mut late {
-        test.enroll_again(machine).await;
+        machine.node = test.enroll_again(&mut machine.history).await;
         machine.history.attempts[0].acknowledged = 0;
         machine.continue_attempt(&test.policy, 4).await;
     }
@@ -194,8 +220,8 @@ async fn go_back_to_a_dump(
 }
 
 /// Fails if the servers still accept the credential of a node that they forgot.
-async fn assert_unknown(node: &ScriptedNode, policy: &str) {
-    let polled = node.try_send_facts().await;
+pub async fn assert_unknown(node: &ScriptedNode, policy: &str) {
+    let polled = node.try_poll().await;
     assert!(polled.is_err(), "the poll of {} was accepted", node.member.host);
     let report = node.build_report(policy, 4, &all_kinds()[3..]);
     let reported = node.try_send_report(1, &report).await;

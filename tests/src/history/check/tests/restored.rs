@@ -3,18 +3,25 @@
 use super::own::record;
 use super::*;
 use crate::history::check::restored::{
-    MachineHistory, MachineRecords, ReportedAttempt, check_restored,
+    MachineHistory, MachineRecords, ReportedAttempt, check_convergence, check_restored,
 };
 
 const MACHINE: Uuid = Uuid::from_u128(100);
 const OTHER_MACHINE: Uuid = Uuid::from_u128(200);
 
+const VERSION: &str = "1.1";
+
+fn history(uuid: Uuid, instance: &str) -> MachineHistory {
+    MachineHistory { uuid, ids: vec![instance.to_owned()], ..MachineHistory::default() }
+}
+
 /// A machine whose attempt 1 was acknowledged up to the third event, and another one without attempts.
 fn histories() -> Vec<MachineHistory> {
     let attempt = ReportedAttempt { id: Uuid::from_u128(1), acknowledged: 3 };
+    let first = history(MACHINE, "inst-00000001");
     vec![
-        MachineHistory { uuid: MACHINE, attempts: vec![attempt] },
-        MachineHistory { uuid: OTHER_MACHINE, attempts: Vec::new() },
+        MachineHistory { attempts: vec![attempt], installed: vec![VERSION.to_owned()], ..first },
+        history(OTHER_MACHINE, "inst-00000002"),
     ]
 }
 
@@ -76,4 +83,43 @@ fn a_run_that_no_machine_did_is_found() {
     let unknown = Run { attempt: Some(Uuid::from_u128(9)), ..run_with_events(3) };
     let invented = records(vec![run_with_events(3), unknown]);
     assert_eq!(broken_rules(&invented), [Rule::NothingIsInvented]);
+}
+
+#[test]
+fn an_id_that_was_given_to_two_machines_is_found() {
+    let mut histories = histories();
+    let before_restore = "inst-00000001".to_owned();
+    histories[0].ids.push(before_restore.clone());
+    let records = records(vec![run_with_events(3)]);
+    assert_eq!(check_restored(&histories, &records), [], "a machine may get its own ID again");
+    histories[1].ids.insert(0, before_restore);
+    let violations = check_restored(&histories, &records);
+    let rules: Vec<_> = violations.iter().map(|violation| violation.rule).collect();
+    assert_eq!(rules, [Rule::NoIdentityTwice]);
+}
+
+#[test]
+fn a_version_that_was_installed_twice_or_not_at_all_is_found() {
+    let ended = Run { state: "succeeded".into(), ..run_with_events(3) };
+    let ended = records(vec![ended]);
+    let rules = |records: &MachineRecords, installed: &[&str]| {
+        let mut history = histories().swap_remove(0);
+        history.installed = installed.iter().map(|&version| version.to_owned()).collect();
+        let violations = check_convergence(&[history], records, VERSION);
+        violations.into_iter().map(|violation| violation.rule).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(&ended, &["1.0", VERSION]), []);
+    assert_eq!(rules(&ended, &[VERSION, "1.0", VERSION]), [Rule::NothingTwice]);
+    for installed in [vec![], vec![VERSION, "1.0"]] {
+        assert_eq!(rules(&ended, &installed), [Rule::FleetConverges]);
+    }
+    let open = Run { state: "applying".into(), ..run_with_events(3) };
+    let failed = Run { state: "failed".into(), ..run_with_events(3) };
+    let success = Run { state: "succeeded".into(), ..run_with_events(3) };
+    for runs in [vec![], vec![failed], vec![success, open]] {
+        assert_eq!(rules(&records(runs), &[VERSION]), [Rule::FleetConverges]);
+    }
+    let mut unknown = ended.clone();
+    unknown.machines.clear();
+    assert_eq!(rules(&unknown, &[VERSION]), [Rule::FleetConverges]);
 }
