@@ -13,6 +13,7 @@ mod client_certificates;
 mod files;
 mod lifecycle;
 mod nodes;
+mod other_release;
 mod overload;
 mod revocation;
 mod shared_keys;

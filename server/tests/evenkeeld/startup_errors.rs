@@ -339,27 +339,6 @@ async fn single_services_need_a_migrated_schema() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_used_unless_the_program_is_too_old_for_it() {
-    let harness = TestServer::new();
-    let postgres = harness.start_postgres().await;
-    let harness = harness.with_env("EVENKEELD_DATABASE__URL", &postgres.url());
-    harness.start(&["migrate"]).expect_success();
-    let step = "INSERT INTO seaql_migrations (version, applied_at) VALUES ('m9999_the_future', 0)";
-    sql(&postgres.url(), step);
-    harness.start(&["migrate"]).expect_success();
-    sql(&postgres.url(), "UPDATE schema_compatibility SET min_release = '999.1.0'");
-    for command in ["all", "inventory", "migrate"] {
-        let stderr = harness.start(&[command]).expect_failure();
-        assert!(
-            stderr.contains("newer than this program") && stderr.contains("m9999_the_future"),
-            "{stderr}"
-        );
-        assert!(stderr.contains("install evenkeeld 999.1.0 or newer"), "{stderr}");
-    }
-    postgres.stop().await;
-}
-
-#[tokio::test]
 async fn a_dry_run_prints_the_missing_steps_and_changes_nothing() {
     let harness = TestServer::new();
     let postgres = harness.start_postgres().await;

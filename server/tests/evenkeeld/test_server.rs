@@ -466,12 +466,16 @@ pub fn signal(pid: i32, name: &str) {
 }
 
 pub fn sql(url: &str, statement: &str) {
+    let arguments = ["-X", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", statement];
+    run_postgres_program("psql", &arguments);
+}
+
+/// Runs a program of the newest Postgres, which must succeed.
+pub fn run_postgres_program(name: &str, arguments: &[&str]) {
     let mut versions: Vec<PathBuf> =
         fs::read_dir("/usr/lib/postgresql").unwrap().map(|entry| entry.unwrap().path()).collect();
     versions.sort();
-    let output = Command::new(versions.last().unwrap().join("bin/psql"))
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url, "-c", statement])
-        .output()
-        .unwrap();
+    let program = versions.last().unwrap().join("bin").join(name);
+    let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
