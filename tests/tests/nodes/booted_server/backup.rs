@@ -7,7 +7,7 @@ use std::time::Instant;
 use evenkeel_tests::history::print_progress;
 use evenkeel_tests::lab::{BootedNode, Repository};
 
-use super::{read_sections, wait_for_update};
+use super::{read_sections, run_command, wait_for_update};
 
 const PAGE: &str = "docs/backup.md";
 
@@ -102,6 +102,7 @@ fn check_dump(page: &mut BackupPage<'_>, repository: &Repository) {
     page.run("Dump the database");
     let lost = create_site(machine, "after-dump");
     repository.publish("demo-extra_1.1");
+    run_command(machine, "apt-get -q update");
     machine.sh(ORDER_UPDATE);
     wait_for_update(machine, "demo-extra", "1.1", 3);
 
