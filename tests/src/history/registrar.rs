@@ -33,8 +33,6 @@ impl NodeRegistrar {
     /// # Panics
     /// A join token or an operating system cannot be created.
     pub async fn open(replicas: &Replicas, client: &OperatorClient) -> Self {
-        let token = client.send(0, Method::POST, "join-tokens", Some(&json!({}))).await;
-        let token = token.expect("a join token");
         let project = client.get("").await;
         let os = json!({
             "name": "Ubuntu 24.04", "osType": "OS_TYPE_MUTABLE", "profileName": "ubuntu-24.04",
@@ -43,7 +41,7 @@ impl NodeRegistrar {
         Self {
             channels: Vec::new(),
             ca: replicas.ca_certificate(),
-            token: token["token"].as_str().expect("a token").to_owned(),
+            token: create_join_token(client).await,
             project: project["status"]["projectStatus"]["uID"]
                 .as_str()
                 .and_then(|id| id.parse().ok())
@@ -51,6 +49,14 @@ impl NodeRegistrar {
             os: client.create("compute/os", &os).await,
             authority: replicas.authority(),
         }
+    }
+
+    /// Creates a new join token, because the other one has expired: it is valid for an hour.
+    ///
+    /// # Panics
+    /// The token cannot be created.
+    pub async fn renew_join_token(&mut self, client: &OperatorClient) {
+        self.token = create_join_token(client).await;
     }
 
     /// Opens new connections, for the nodes that join next.
@@ -139,4 +145,10 @@ impl NodeRegistrar {
         };
         (member, credential)
     }
+}
+
+async fn create_join_token(client: &OperatorClient) -> String {
+    let created = client.send(0, Method::POST, "join-tokens", Some(&json!({}))).await;
+    let created = created.expect("a join token");
+    created["token"].as_str().expect("a token").to_owned()
 }

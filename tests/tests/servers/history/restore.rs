@@ -108,6 +108,11 @@ impl RestoreTest {
         ScriptedNode::enroll_own(registrar, &self.replicas, rng).await
     }
 
+    /// Creates a new join token, because that of the beginning has expired.
+    pub async fn renew_join_token(&mut self) {
+        self.registrar.renew_join_token(&self.client).await;
+    }
+
     /// Enrols a machine again, and adds its new IDs to its history.
     pub async fn enroll_again(&mut self, history: &mut MachineHistory) -> ScriptedNode {
         let (registrar, rng, uuid) = (&mut self.registrar, &mut self.rng, history.uuid);

@@ -215,6 +215,7 @@ async fn after_the_restore_of_an_hour_old_dump_nothing_is_repeated_and_all_nodes
     let age = test.replicas.database_time().await - dumped_at;
     assert!(age >= AGE, "the dump is {age} old");
 
+    test.renew_join_token().await;
     // Other hosts enrol first. They must not get the IDs of the late ones.
     let mut others = enroll(&mut test, count).await;
     settle_all(&mut others, &mut test.rng).await;
