@@ -8,7 +8,7 @@ SHELL := /bin/bash
 step := deploy/dev/step
 export CARGO_TERM_PROGRESS_WHEN := never
 # Programs that `make tools` installs.
-export PATH := $(CURDIR)/target/tools/bin:$(PATH)
+export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/go/bin:$(PATH)
 
 .PHONY: help
 help: ## list the targets
@@ -108,7 +108,7 @@ release-check: ## build the packages for amd64 twice, compare their bytes, and b
 	@SHOW=1 $(step) release-check deploy/package/release-check run
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling test-helm ## `make test`, then the long tests one after another
 
 # The tests below name the workspace instead of their crate: cargo then chooses the same features for the tests as for the
 # programs that they start, and builds every crate once instead of twice.
@@ -207,6 +207,12 @@ test-image-stream: tools ## write an image of 1 GiB into a slot: memory, and thr
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_IMAGE_STREAM_MIB=$(or $(MIB),1024) \
 	  $(step) test-image-stream cargo test --locked -p evenkeel-update-agent --test agent -- --nocapture --test-threads=1 \
 	  image_stream
+
+.PHONY: test-helm
+test-helm: tools ## render the Helm chart, decode and check its objects, and start its services with the rendered files
+	@deploy/dev/install-tools helm
+	@programs=$$(deploy/dev/test-programs build) && SHOW=1 EVENKEEL_TEST_PROGRAMS=$$programs GOTOOLCHAIN=local \
+	  $(step) test-helm go -C tests/lab/helm test -count=1 ./...
 
 .PHONY: clean
 clean: ## remove the build output; the Debian roots in the cache folder stay

@@ -245,6 +245,25 @@ func TestAChangeOfTheConfigurationReplacesThePods(t *testing.T) {
 	}
 }
 
+// OpenShift refuses pods that choose their own user.
+func TestTheUserOfPodsCanBeLeftToTheCluster(t *testing.T) {
+	values := map[string]any{"podSecurityContext": map[string]any{"runAsUser": nil, "runAsGroup": nil, "fsGroup": nil}}
+	objects, err := renderObjects(loadChart(t), values, release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := podsOf(objects)
+	for _, pod := range pods {
+		context := pod.template.Spec.SecurityContext
+		if context.RunAsUser != nil || context.RunAsGroup != nil || context.FSGroup != nil || !isTrue(context.RunAsNonRoot) {
+			t.Errorf("%s: %v", pod.owner, context)
+		}
+	}
+	if len(pods) != 4 {
+		t.Errorf("%d pods", len(pods))
+	}
+}
+
 func TestTheReadmeDescribesEachValueAndNoOther(t *testing.T) {
 	text, err := os.ReadFile(chartFolder + "/README.md")
 	if err != nil {

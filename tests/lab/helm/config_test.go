@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"math/big"
 	"os"
 	"os/exec"
@@ -16,8 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	core "k8s.io/api/core/v1"
 )
 
 // Contents of all Secrets that users create, by the key. Keys and authority are those of deploy/helm/make-keys.
@@ -71,89 +68,6 @@ func createCertificate(t *testing.T, names ...string) (certificate, key string) 
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
 	}
 	return block("CERTIFICATE", der), block("PRIVATE KEY", encoded)
-}
-
-// A container of a pod on this machine: its volumes below `folder`, and its environment.
-type container struct {
-	folder      string
-	environment []string
-	arguments   []string
-}
-
-// Replaces the folders of the container by those on this machine.
-func (c *container) translate(text string) string {
-	for _, path := range []string{"/etc/evenkeel", "/var/lib/evenkeel"} {
-		text = strings.ReplaceAll(text, path, c.folder+path)
-	}
-	return text
-}
-
-func (c *container) write(t *testing.T, path, text string) {
-	t.Helper()
-	path = filepath.Join(c.folder, path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(c.translate(text)), 0o440); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Writes the files of the volumes as Kubernetes mounts them.
-func createContainer(t *testing.T, of pod, objects []object, secrets map[string][]string, contents map[string]string) *container {
-	t.Helper()
-	spec := of.template.Spec.Containers[0]
-	created := &container{folder: t.TempDir(), arguments: spec.Args}
-	files := func(path, name string, items []core.KeyToPath) {
-		if len(items) == 0 {
-			for _, key := range secrets[name] {
-				items = append(items, core.KeyToPath{Key: key, Path: key})
-			}
-		}
-		for _, item := range items {
-			created.write(t, path+"/"+item.Path, contents[item.Key])
-		}
-	}
-	for _, mount := range spec.VolumeMounts {
-		index := slices.IndexFunc(of.template.Spec.Volumes, func(v core.Volume) bool { return v.Name == mount.Name })
-		volume := of.template.Spec.Volumes[index]
-		switch {
-		case volume.Secret != nil:
-			files(mount.MountPath, volume.Secret.SecretName, volume.Secret.Items)
-		case volume.Projected != nil:
-			for _, source := range volume.Projected.Sources {
-				files(mount.MountPath, source.Secret.Name, source.Secret.Items)
-			}
-		case volume.ConfigMap != nil:
-			for value, owner := range valuesOf[core.ConfigMap](objects) {
-				if owner.meta.Name == volume.ConfigMap.Name {
-					created.write(t, mount.MountPath+"/evenkeeld.toml", value.Data["evenkeeld.toml"])
-				}
-			}
-		}
-	}
-	for _, variable := range spec.Env {
-		value := variable.Value
-		if source := variable.ValueFrom; source != nil && source.SecretKeyRef != nil {
-			value = contents[source.SecretKeyRef.Key]
-		} else if source != nil {
-			value = fmt.Sprint(spec.Resources.Limits.Memory().Value())
-		}
-		created.environment = append(created.environment, variable.Name+"="+created.translate(value))
-	}
-	return created
-}
-
-func (c *container) run(t *testing.T, arguments ...string) (string, error) {
-	t.Helper()
-	programs := os.Getenv("EVENKEEL_TEST_PROGRAMS")
-	if programs == "" {
-		t.Fatal("EVENKEEL_TEST_PROGRAMS must name the folder of the program evenkeeld; `make test-helm` sets it")
-	}
-	command := exec.Command(filepath.Join(programs, "evenkeeld"), arguments...)
-	command.Env = c.environment
-	output, err := command.CombinedOutput()
-	return string(output), err
 }
 
 func TestEvenkeeldAcceptsTheConfigurationOfEachPod(t *testing.T) {

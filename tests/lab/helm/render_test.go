@@ -37,11 +37,21 @@ const (
 	namespace   = "fleet"
 )
 
-// Helm logs each link in a chart.
+// Helm logs each link in a chart. The programs are in a folder that each user can enter.
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	log.SetOutput(io.Discard)
-	os.Exit(m.Run())
+	folder, err := os.MkdirTemp("", "evenkeel-helm-")
+	if err == nil {
+		err = os.Chmod(folder, 0o755)
+	}
+	if err != nil {
+		panic(err)
+	}
+	programFolder = folder
+	status := m.Run()
+	os.RemoveAll(folder)
+	os.Exit(status)
 }
 
 // A file of values, and the Secrets that a user must create for it: their keys by their names.
