@@ -245,6 +245,16 @@ func TestAChangeOfTheConfigurationReplacesThePods(t *testing.T) {
 	}
 }
 
+func TestTheVersionIsThatOfTheProgram(t *testing.T) {
+	text, err := os.ReadFile(root + "/Cargo.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if version := loadChart(t).Metadata.AppVersion; !strings.Contains(string(text), "\nversion = \""+version+"\"\n") {
+		t.Errorf("appVersion is %s, which is not the version in Cargo.toml", version)
+	}
+}
+
 // OpenShift refuses pods that choose their own user.
 func TestTheUserOfPodsCanBeLeftToTheCluster(t *testing.T) {
 	values := map[string]any{"podSecurityContext": map[string]any{"runAsUser": nil, "runAsGroup": nil, "fsGroup": nil}}
