@@ -93,6 +93,11 @@ var cases = []valuesCase{
 		secrets: map[string][]string{"evenkeel-database": {"url"}, "evenkeel-keys": sharedKeys},
 	},
 	{
+		name:    "files",
+		file:    "values/files.yaml",
+		secrets: map[string][]string{"evenkeel-database": {"url"}, "evenkeel-keys": sharedKeys},
+	},
+	{
 		name: "all on",
 		file: "values/all-on.yaml",
 		secrets: map[string][]string{

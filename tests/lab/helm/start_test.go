@@ -131,7 +131,8 @@ func (p *process) hasEnded() bool {
 func TestTheServicesOfTheChartStart(t *testing.T) {
 	contents := secretContents(t)
 	contents["url"] = startPostgres(t)
-	for _, values := range []map[string]any{nil, {"admin": map[string]any{"tls": true}}} {
+	for _, file := range []string{"", "values/files.yaml"} {
+		values := readValues(t, file)
 		objects, err := renderObjects(loadChart(t), values, release)
 		if err != nil {
 			t.Fatal(err)
@@ -155,7 +156,7 @@ func TestTheServicesOfTheChartStart(t *testing.T) {
 			}
 		}
 		other := createContainer(t, services[0], objects, cases[0].secrets, secretContentsWithURL(t, contents["url"]))
-		if output, err := listenLocally(other).run(t, other.arguments...); err == nil || !strings.Contains(output, "other signing keys") {
+		if output, err := listenLocally(other, services[0]).run(t, other.arguments...); err == nil || !strings.Contains(output, "other signing keys") {
 			t.Errorf("a pod with other keys starts: %v\n%s", err, output)
 		}
 	}
@@ -169,9 +170,9 @@ func secretContentsWithURL(t *testing.T, url string) map[string]string {
 }
 
 // Several services run on this machine, and nobody else may reach them.
-func listenLocally(c *container) *container {
-	for _, section := range []string{"REST", "SOUTHBOUND", "ADMIN"} {
-		c.environment = append(c.environment, "EVENKEELD_"+section+"__LISTEN=127.0.0.1:0")
+func listenLocally(c *container, of pod) *container {
+	for _, port := range of.template.Spec.Containers[0].Ports {
+		c.environment = append(c.environment, "EVENKEELD_"+strings.ToUpper(port.Name)+"__LISTEN=127.0.0.1:0")
 	}
 	return c
 }
@@ -180,7 +181,7 @@ func listenLocally(c *container) *container {
 func startService(t *testing.T, created *container, of pod) {
 	t.Helper()
 	readyFile := created.folder + "/var/lib/evenkeel/ready.json"
-	command := listenLocally(created).command(t, append(created.arguments, "--ready-file", readyFile)...)
+	command := listenLocally(created, of).command(t, append(created.arguments, "--ready-file", readyFile)...)
 	started := startProcess(t, command, syscall.SIGKILL)
 	var ready []byte
 	waitUntil(t, "the start of "+of.owner.String(), func() bool {
