@@ -3,6 +3,7 @@ package helm
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -151,9 +152,6 @@ func TestTheServicesOfTheChartStart(t *testing.T) {
 		for _, pod := range services {
 			created := createContainer(t, pod, objects, cases[0].secrets, contents)
 			startService(t, created, pod)
-			if pod.owner.meta.Name == "evenkeel-inventory" {
-				checkToken(t, created)
-			}
 		}
 		other := createContainer(t, services[0], objects, cases[0].secrets, secretContentsWithURL(t, contents["url"]))
 		if output, err := listenLocally(other, services[0]).run(t, other.arguments...); err == nil || !strings.Contains(output, "other signing keys") {
@@ -219,20 +217,62 @@ func startService(t *testing.T, created *container, of pod) {
 			t.Errorf("%s %s: %s %s", of.owner, path, response.Status, body)
 		}
 	}
+	checkCertificates(t, created, addresses)
+	if address := addresses["rest"]; address != "" {
+		logIn(t, created, address)
+	}
 	if err := started.stop(syscall.SIGTERM); err != nil {
 		t.Errorf("%s: %v\n%s", of.owner, err, started.log.String())
 	}
 }
 
-// The command of NOTES.txt prints a token and nothing else to standard output.
-func checkToken(t *testing.T, created *container) {
+// The listeners have certificates of the authority in the Secret, for the names of their Services.
+func checkCertificates(t *testing.T, created *container, addresses map[string]string) {
+	t.Helper()
+	authority, err := os.ReadFile(created.folder + "/etc/evenkeel/ca/ca.pem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	for name, address := range addresses {
+		if name == "admin" {
+			continue
+		}
+		for _, serverName := range []string{"evenkeel-" + name, "evenkeel-" + name + ".fleet.svc"} {
+			connection, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, ServerName: serverName})
+			if err != nil {
+				t.Errorf("%s as %s: %v", name, serverName, err)
+				continue
+			}
+			connection.Close()
+		}
+	}
+}
+
+// Runs the commands of NOTES.txt, without kubectl.
+func logIn(t *testing.T, created *container, address string) {
 	t.Helper()
 	command := created.command(t, "token", "operator", "--role", "admin", "--ttl", "30days")
-	output, err := command.Output()
-	if err != nil || strings.Count(string(output), ".") != 2 || strings.ContainsAny(strings.TrimSpace(string(output)), " \n{") {
-		t.Errorf("no token: %v\n%s", err, output)
+	token, err := command.Output()
+	if err != nil {
+		t.Fatalf("token: %v", err)
 	}
-	if output, err := created.run(t, "ca"); err != nil || !strings.HasPrefix(output, "-----BEGIN CERTIFICATE-----") {
-		t.Errorf("no certificate: %v\n%s", err, output)
+	authority, err := created.command(t, "ca").Output()
+	if err != nil {
+		t.Fatalf("ca: %v", err)
+	}
+	folder := t.TempDir()
+	for name, text := range map[string][]byte{"evenkeel-token": token, "evenkeel-ca.pem": authority} {
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, port, _ := strings.Cut(address, ":")
+	login := exec.Command(filepath.Join(os.Getenv("EVENKEEL_TEST_PROGRAMS"), "evenkeel"), "login", "--server", "https://localhost:"+port,
+		"--ca", "evenkeel-ca.pem", "--project", "default", "--token-file", "evenkeel-token")
+	login.Dir, login.Env = folder, []string{"HOME=" + folder}
+	if output, err := login.CombinedOutput(); err != nil || !strings.Contains(string(output), "logged in") {
+		t.Errorf("login: %v\n%s", err, output)
 	}
 }
