@@ -1,5 +1,6 @@
-//! The packages of server, command line and agent on a machine that boots: the commands of docs/install.md and
-//! docs/backup.md, and installations that are interrupted or whose server does not start.
+//! The packages of server, command line and agent on a machine that boots: the commands of the pages about installation,
+//! first hour, production, upgrade, removal and backups, and installations that are interrupted or whose server does not
+//! start.
 
 mod backup;
 
@@ -14,7 +15,7 @@ use backup::check_backup_page;
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Maximum duration of all commands of the page together.
+/// Maximum duration of all commands of the pages together.
 const MAX_DURATION: Duration = Duration::from_mins(5);
 
 /// Maximum number of command lines until the first update is listed.
@@ -42,6 +43,28 @@ const CHECK_PURGED: &str = "\
     test -z \"$(dpkg --audit)\"; \
     test -d /var/lib/postgresql";
 
+/// The page whose commands are in tables.
+const CHECKLIST: &str = "docs/production-checklist.md";
+
+/// The pages in the order in which one machine runs them, each with one of its sections or with all of them.
+const PAGES: &[(&str, Option<&str>)] = &[
+    ("docs/install.md", None),
+    ("docs/remove.md", Some("Remove a node")),
+    ("docs/first-hour.md", None),
+    (CHECKLIST, None),
+    ("docs/upgrade.md", None),
+    ("docs/remove.md", Some("Replace the machine of a server")),
+    ("docs/remove.md", Some("Remove a server")),
+];
+
+/// Gives the machine the names that the pages use for a node and for the server.
+const SET_NAMES: &str = "echo edge-01 > /etc/hostname; hostname edge-01; \
+    echo '127.0.0.1 updates.example edge-01' >> /etc/hosts";
+
+/// Lets nodes without a long poll poll each second.
+const POLL_OFTEN: &str = "\
+    sed -i 's/^#poll_interval = .*/poll_interval = \"1s\"/' /etc/evenkeel/evenkeeld.toml";
+
 /// A section of a page: its title and its commands.
 struct Section {
     title: String,
@@ -50,15 +73,23 @@ struct Section {
 
 fn read_sections(page: &str) -> Vec<Section> {
     let text = std::fs::read_to_string(tree::root().join(page)).expect("the page");
+    let read = if page == CHECKLIST { table_commands } else { documents::commands };
     let parts = text.split("\n## ").skip(1);
     let sections = parts.map(|part| Section {
         title: part.lines().next().unwrap_or_default().to_owned(),
-        commands: documents::commands(part),
+        commands: read(part),
     });
     sections.collect()
 }
 
-/// Runs a command of the page. The agent may hold a lock of apt for a moment, so a command of apt is repeated then.
+/// The commands in the second column of the tables of a text.
+fn table_commands(text: &str) -> Vec<String> {
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").nth(1));
+    let commands = cells.filter_map(|cell| cell.strip_prefix('`')?.strip_suffix('`'));
+    commands.map(str::to_owned).collect()
+}
+
+/// Runs a command of a page. The agent may hold a lock of apt for a moment, so a command of apt is repeated then.
 fn run_command(machine: &BootedNode, command: &str) -> String {
     until("apt gets its lock", WAIT_TIMEOUT, || {
         let output = machine.run(&["sh", "-ec", command]);
@@ -79,7 +110,7 @@ fn restart_server(machine: &BootedNode) {
     machine.sh("runuser -u evenkeel -- evenkeeld token operator --role admin");
 }
 
-/// Waits until a package has this version and this number of runs have succeeded.
+/// Waits until a package has this version and at least this number of runs have succeeded.
 fn wait_for_update(machine: &BootedNode, package: &str, version: &str, runs: usize) {
     until("the package is updated", WAIT_TIMEOUT, || {
         let query = machine.run(&["dpkg-query", "-W", "-f", "${Version}", package]);
@@ -87,8 +118,18 @@ fn wait_for_update(machine: &BootedNode, package: &str, version: &str, runs: usi
     });
     until("the run has succeeded", WAIT_TIMEOUT, || {
         let list = machine.sh("evenkeel run list");
-        (list.matches("succeeded").count() == runs).then_some(())
+        (list.matches("succeeded").count() >= runs).then_some(())
     });
+}
+
+/// Updates a package by a policy of its own.
+fn check_next_update(machine: &BootedNode, package: &str, runs: usize) {
+    machine.sh(&format!(
+        "evenkeel policy create {package} --package {package}=1.1; \
+         evenkeel instance set-policy edge-01 {package}; \
+         evenkeel update now --all --yes --reason 'update of {package}'"
+    ));
+    wait_for_update(machine, package, "1.1", runs);
 }
 
 /// Version and state of our packages.
@@ -117,62 +158,132 @@ fn check_upgrade(machine: &BootedNode) {
     let state = format!("{VERSION}+newer-1 installed\n");
     assert_eq!(package_states(machine), state.repeat(3));
     machine.sh("grep -q '^server_names = ' /etc/evenkeel/evenkeeld.toml");
-    machine.sh("evenkeel policy create second --package demo-slow=1.1; \
-         evenkeel instance set-policy \"$(hostname)\" second; \
-         evenkeel update now --all --yes --reason 'second update'");
-    wait_for_update(machine, "demo-slow", "1.1", 2);
+    check_next_update(machine, "demo-slow", 3);
+}
+
+/// Publishes the packages that a section needs. The first hour begins with nodes that poll often: until a node has a long
+/// poll again after a restart of the server, an order waits for its next poll.
+fn prepare_section(title: &str, machine: &BootedNode, packages: &PackageSet, debs: &Repository) {
+    match title {
+        "Create a user for yourself" => {
+            debs.publish("demo-extra_1.1");
+            machine.sh(POLL_OFTEN);
+        }
+        "Upgrade a server" => {
+            packages.publish(&format!("{VERSION}+newer"));
+            debs.publish("demo-slow_1.1");
+        }
+        "Replace the machine of a server" => debs.publish("demo-conf_1.1"),
+        _ => {}
+    }
+}
+
+/// Checks the machine after the commands of a section, which printed `output`.
+fn check_section(machine: &BootedNode, section: &Section, output: &str) {
+    match section.title.as_str() {
+        "Install the server and a first node" => {
+            assert!(output.contains("  evenkeel login --server http"), "{output}");
+            check_first_update(machine);
+            let is_list = |command: &String| command.starts_with("evenkeel run list");
+            let last = section.commands.iter().position(is_list).expect("a list of updates");
+            let commands = &section.commands[..=last];
+            print_progress(&format!("commands to the list of updates: {commands:#?}"));
+            assert!(commands.len() <= MAX_COMMANDS);
+        }
+        "Remove a node" => {
+            machine.sh("test ! -e /var/lib/evenkeel-agent");
+            assert_eq!(machine.sh("evenkeel host list --quiet"), "");
+        }
+        "Create a user for yourself" => assert!(output.contains("alice"), "{output}"),
+        "Give the node a policy and a window" => assert!(output.contains("paused"), "{output}"),
+        "See the first update" => wait_for_update(machine, "demo-extra", "1.1", 1),
+        "Upgrade a server" => {
+            assert!(output.contains("the server runs in its new version"), "{output}");
+        }
+        "Upgrade the agents" => check_upgrade(machine),
+        "Replace the machine of a server" => check_next_update(machine, "demo-conf", 4),
+        "Remove a server" => _ = machine.sh(CHECK_PURGED),
+        _ => {}
+    }
+}
+
+/// Repositories with our packages and with the first update of a node.
+fn create_repositories(lab: &Lab) -> (PackageSet, Repository) {
+    (PackageSet::new(&lab.path("packages")), Repository::new(lab, "repo"))
+}
+
+/// A machine with old packages and without ours.
+fn start_machine(lab: &Lab, packages: &PackageSet, repository: &Repository) -> BootedNode {
+    let ours = packages.publish(VERSION);
+    let node = Node::new(lab, "node").with_repository(repository);
+    let old = "apt-get -q -y install demo-hello=1.0 demo-extra=1.0 demo-slow=1.0 demo-conf=1.0";
+    node.sh(&format!("{old}; {AS_DEBIAN}"));
+    repository.publish("demo-hello_1.1");
+    let mounts = [(ours.as_path(), PackageSet::INSIDE), (repository.folder(), Repository::INSIDE)];
+    let machine = BootedNode::start_without_network(lab, "node", &mounts);
+    machine.until_up();
+    machine.sh(SET_NAMES);
+    machine
 }
 
 #[test]
-fn the_commands_of_the_pages_about_installation_and_backups_work_on_a_new_machine() {
+fn the_commands_of_the_pages_by_task_work_on_a_new_machine() {
     let Some(lab) = BootedNode::open_lab_with(DEBIAN_PACKAGES) else {
         return;
     };
-    let packages = PackageSet::new(&lab.path("packages"));
-    let ours = packages.publish(VERSION);
-    let repository = Repository::new(&lab, "repo");
-    let node = Node::new(&lab, "node").with_repository(&repository);
-    node.sh(&format!(
-        "apt-get -q -y install demo-hello=1.0 demo-slow=1.0 demo-extra=1.0; {AS_DEBIAN}"
-    ));
-    repository.publish("demo-hello_1.1");
-    let mounts = [(ours.as_path(), PackageSet::INSIDE), (repository.folder(), Repository::INSIDE)];
-    let machine = BootedNode::start_without_network(&lab, "node", &mounts);
-    machine.until_up();
+    let (packages, repository) = create_repositories(&lab);
+    let machine = start_machine(&lab, &packages, &repository);
 
     let begun = Instant::now();
-    for section in read_sections("docs/install.md") {
-        if section.title == "Upgrade" {
-            packages.publish(&format!("{VERSION}+newer"));
-            repository.publish("demo-slow_1.1");
-        }
-        let mut output = String::new();
-        for command in &section.commands {
-            output.push_str(&run_command(&machine, command));
-        }
-        print_progress(&format!("{:?} after {}", begun.elapsed(), section.title));
-        match section.title.as_str() {
-            "Install the server and a first node" => {
-                assert!(output.contains("  evenkeel login --server http"), "{output}");
-                check_first_update(&machine);
-                let is_list = |command: &String| command.starts_with("evenkeel run list");
-                let last = section.commands.iter().position(is_list).expect("a list of updates");
-                let commands = &section.commands[..=last];
-                print_progress(&format!("commands to the list of updates: {commands:#?}"));
-                assert!(commands.len() <= MAX_COMMANDS);
+    for (page, only) in PAGES {
+        for section in read_sections(page) {
+            if only.is_some_and(|title| title != section.title) {
+                continue;
             }
-            "Upgrade" => {
-                assert!(output.contains("the server runs in its new version"), "{output}");
-                check_upgrade(&machine);
-                check_backup_page(&machine, &repository);
+            prepare_section(&section.title, &machine, &packages, &repository);
+            let mut output = String::new();
+            for command in &section.commands {
+                output.push_str(&run_command(&machine, command));
             }
-            "Remove" => _ = machine.sh(CHECK_PURGED),
-            _ => {}
+            print_progress(&format!("{:?} after {}", begun.elapsed(), section.title));
+            check_section(&machine, &section, &output);
         }
     }
     assert!(begun.elapsed() < MAX_DURATION, "{:?}", begun.elapsed());
     let left = machine.run(&["test", "-e", "/usr/bin/evenkeeld"]);
-    assert!(!left.status.success(), "the page has no section about the removal");
+    assert!(!left.status.success(), "no page removes the server");
+}
+
+#[test]
+fn the_commands_of_the_page_about_backups_work_on_a_machine_with_a_node() {
+    let Some(lab) = BootedNode::open_lab_with(DEBIAN_PACKAGES) else {
+        return;
+    };
+    let (packages, repository) = create_repositories(&lab);
+    let machine = start_machine(&lab, &packages, &repository);
+    for section in read_sections("docs/install.md") {
+        for command in &section.commands {
+            run_command(&machine, command);
+        }
+    }
+    wait_for_update(&machine, "demo-hello", "1.1", 1);
+    check_backup_page(&machine, &repository);
+}
+
+/// A new section of a page of which only sections are named would not run.
+#[test]
+fn each_section_with_commands_is_run() {
+    let is_named = |page: &str, title: &str| {
+        PAGES.iter().any(|(named, only)| *named == page && only.is_none_or(|only| only == title))
+    };
+    for (page, _) in PAGES {
+        for section in read_sections(page) {
+            let is_run = section.commands.is_empty() || is_named(page, &section.title);
+            assert!(is_run, "{page}: {}", section.title);
+        }
+    }
+    let checks = read_sections(CHECKLIST);
+    assert!(checks.iter().map(|section| section.commands.len()).sum::<usize>() > 20);
 }
 
 /// The package of the server in two versions; the newer one has another configuration file. Returns their paths on a

@@ -17,11 +17,11 @@ const EXAMPLE_TIME: &str = "2027-01-31 12:00:00 UTC";
 /// The section that follows each restore.
 const START: &str = "Start the server after a restore";
 
-/// Orders an update, which is the third one of the node. The agent need not wait for its next poll.
+/// Orders an update, which is the second one of the node. The agent need not wait for its next poll.
 const ORDER_UPDATE: &str = "\
-    evenkeel policy create third --package demo-extra=1.1; \
-    evenkeel instance set-policy \"$(hostname)\" third; \
-    evenkeel update now --all --yes --reason 'third update'; \
+    evenkeel policy create second --package demo-extra=1.1; \
+    evenkeel instance set-policy \"$(hostname)\" second; \
+    evenkeel update now --all --yes --reason 'second update'; \
     systemctl restart evenkeel-agent";
 
 /// Removes the files of the page that belong to no package.
@@ -104,14 +104,14 @@ fn check_dump(page: &mut BackupPage<'_>, repository: &Repository) {
     repository.publish("demo-extra_1.1");
     run_command(machine, "apt-get -q update");
     machine.sh(ORDER_UPDATE);
-    wait_for_update(machine, "demo-extra", "1.1", 3);
+    wait_for_update(machine, "demo-extra", "1.1", 2);
 
     page.run("Restore a dump");
     let output = page.run(START);
     assert!(output.contains("the configuration is valid"), "{output}");
     check_sites(machine, "before-dump", ("after-dump", &lost));
     machine.sh(ORDER_UPDATE);
-    wait_for_update(machine, "demo-extra", "1.1", 3);
+    wait_for_update(machine, "demo-extra", "1.1", 2);
     let installed = machine.sh("grep -c ' upgrade demo-extra:' /var/log/dpkg.log");
     assert_eq!(installed, "1\n", "the update was installed again");
 }
@@ -128,7 +128,7 @@ fn check_base_backup(page: &mut BackupPage<'_>) {
     check_sites(machine, "before-target", ("after-target", &lost));
 }
 
-/// Runs the commands of the page. The node has had two updates, and has version 1.0 of `demo-extra`.
+/// Runs the commands of the page. The node has had one update, and has version 1.0 of `demo-extra`.
 pub fn check_backup_page(machine: &BootedNode, repository: &Repository) {
     let begun = Instant::now();
     let mut page = BackupPage::read(machine);
