@@ -137,6 +137,7 @@ fn documents_refer_only_to_existing_targets_and_files() {
     assert_none(markdown::missing_files(&texts, is_there));
     assert_none(markdown::long_lines(&texts));
     assert_none(documents::broken_links(&texts, is_there));
+    assert_none(documents::unlisted_pages(&texts));
 }
 
 #[test]

@@ -103,6 +103,23 @@ pub fn broken_links(documents: &[SourceFile], is_there: impl Fn(&str) -> bool) -
     findings
 }
 
+/// Each page in the folder `docs` to which the index of the folder has no link.
+pub fn unlisted_pages(documents: &[SourceFile]) -> Vec<String> {
+    let index = documents.iter().find(|document| document.path == "docs/README.md");
+    let text = index.map_or("", |index| index.text.as_str());
+    let without_anchor = |link: &str| resolve("docs", link.split('#').next().unwrap_or_default());
+    let listed: BTreeSet<String> = links(text).into_iter().map(without_anchor).collect();
+    let mut findings = Vec::new();
+    for document in documents {
+        let name = document.path.strip_prefix("docs/").unwrap_or_default();
+        let is_page = !name.is_empty() && !name.contains('/') && name != "README.md";
+        if is_page && !listed.contains(&document.path) {
+            findings.push(format!("docs/README.md does not link to {}", document.path));
+        }
+    }
+    findings
+}
+
 /// Targets of the links in a Markdown text.
 pub fn links(text: &str) -> Vec<&str> {
     let after = text.split("](").skip(1);
@@ -196,6 +213,18 @@ mod tests {
             broken_links(&readme, |path| there.contains(&path)),
             ["README.md links to b.md#part", "docs/adr/x.md links to ../no.md"]
         );
+    }
+
+    #[test]
+    fn a_page_that_the_index_does_not_name_is_found() {
+        let documents = [
+            SourceFile::sample("docs/README.md", "[a](a.md#part) [up](../c.md)"),
+            SourceFile::sample("docs/a.md", ""),
+            SourceFile::sample("docs/b.md", ""),
+            SourceFile::sample("docs/adr/x.md", ""),
+            SourceFile::sample("c.md", ""),
+        ];
+        assert_eq!(unlisted_pages(&documents), ["docs/README.md does not link to docs/b.md"]);
     }
 
     #[test]
