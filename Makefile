@@ -97,6 +97,12 @@ packages: ## build the Debian packages of the server, the command line and the a
 	@architecture=$(or $(ARCH),$$(dpkg --print-architecture)); programs=$$(deploy/package/build "$$architecture") && \
 	  deploy/package/pack "$$architecture" "$$programs" "$${CARGO_TARGET_DIR:-target}/package"
 
+.PHONY: container-images
+container-images: ## build the images of the server and the command line for containers in dist/images (ARCH=amd64|arm64)
+	@deploy/dev/install-tools container-images
+	@architecture=$(or $(ARCH),$$(dpkg --print-architecture)); programs=$$(deploy/package/build "$$architecture") && \
+	  deploy/container/build "$$architecture" "$$programs" dist/images
+
 .PHONY: release
 release: ## build dist/VERSION: packages for amd64 and arm64, an apt repository, a bill of materials, signatures (RELEASE_KEY=FILE, URL=…)
 	@deploy/dev/install-tools release
@@ -108,7 +114,7 @@ release-check: ## build the packages for amd64 twice, compare their bytes, and b
 	@SHOW=1 $(step) release-check deploy/package/release-check run
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling test-helm ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling test-helm test-containers ## `make test`, then the long tests one after another
 
 # The tests below name the workspace instead of their crate: cargo then chooses the same features for the tests as for the
 # programs that they start, and builds every crate once instead of twice.
@@ -198,6 +204,11 @@ test-random: tools ## 10,400 random attempts to reach another project, and 120,0
 	@SHOW=1 EVENKEEL_ISOLATION_ATTEMPTS=5200 EVENKEEL_SCHEDULE_WINDOWS=120000 \
 	  $(step) test-random cargo nextest run --profile long --locked -p evenkeel-domain -p evenkeel-inventory \
 	  -E 'test(/^isolation::/) or test(windows_match_those_of_a_watched_clock)'
+
+.PHONY: test-containers
+test-containers: tools ## every command of docs/containers.md with podman: start, users, a node, Prometheus, upgrade, backup, restore
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_CONTAINERS=all \
+	  $(step) test-containers cargo test --workspace --locked --test servers -- --nocapture containers::
 
 # Also optimised: otherwise the measured throughput is meaningless.
 test-image-stream: export CARGO_PROFILE_DEV_OPT_LEVEL := 2
