@@ -7,6 +7,7 @@
 
 mod binaries;
 mod boot;
+mod containers;
 mod disk;
 mod fleet;
 mod machine;
@@ -27,6 +28,7 @@ mod web;
 
 pub use binaries::Binaries;
 pub use boot::BootedNode;
+pub use containers::{Containers, IMAGE_NAMES, build_images, container_name, read_archive};
 pub use disk::{Disk, Emulator, remove_as_root, strip};
 pub use fleet::{Agent, Fleet};
 pub use machine::{Lab, describe_output, until};

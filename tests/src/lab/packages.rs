@@ -201,7 +201,7 @@ fn pack_command(programs: &Path, out: &Path) -> Command {
     packing
 }
 
-fn architecture() -> String {
+pub(super) fn architecture() -> String {
     let name = succeed(command("dpkg").arg("--print-architecture"));
     name.trim().to_owned()
 }

@@ -1,6 +1,7 @@
 //! Tests with real servers and simulated nodes.
 
 mod call_log;
+mod containers;
 mod hanging;
 mod history;
 mod machine;

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// Paths in the repository.
-const INSTALL_SCRIPT: &str = "tests/lab/make-schemathesis";
+const INSTALL_SCRIPT: &str = "tests/lab/make-python-tool";
 const CONFIGURATION: &str = "tests/lab/schemathesis/schemathesis.toml";
 
 /// An installed Schemathesis.
@@ -40,7 +40,7 @@ impl Tool {
     )]
     pub async fn open() -> Option<Self> {
         let installed = Command::new(tree::root().join(INSTALL_SCRIPT))
-            .arg("-")
+            .args(["schemathesis", "-"])
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()
