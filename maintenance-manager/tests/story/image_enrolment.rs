@@ -2,6 +2,7 @@
 
 use evenkeel_domain::os::{OsRelease as Release, OsSpec};
 use evenkeel_proto::agent::{BootedImage, EnrollRequest, OsRelease};
+use evenkeel_store::testing::drop_check_constraints;
 use evenkeel_store::{hosts, os_profiles};
 use tonic::Code;
 use uuid::Uuid;
@@ -75,6 +76,21 @@ async fn an_image_for_another_architecture_is_another_image() {
         server.refusal(arm).await,
         "the catalogue has no image edge 3.0.1 for arm64: add it with `evenkeel os create`"
     );
+}
+
+/// The machine repeats its request until a newer server answers it.
+#[tokio::test]
+async fn a_machine_with_an_image_of_an_unknown_kind_tries_again() {
+    let server = TestServer::new().await;
+    server.add_image("3.0.1").await;
+    let token = server.join_token(true, true).await;
+    drop_check_constraints(&server.store).await;
+    let sql =
+        "BEGIN; SET LOCAL evenkeel.tenant = '*'; UPDATE os_profiles SET kind = 'atomic'; COMMIT";
+    server.store.execute_unprepared(sql).await.expect("written");
+    let request = enroll_request_with_image(&token, "3.0.1");
+    let refused = server.send_enroll_request(request).await.expect_err("not enrolled");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
 }
 
 #[tokio::test]

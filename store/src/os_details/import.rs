@@ -57,6 +57,10 @@ async fn update_existing(
     now: Time,
 ) -> Result<ImportOutcome, StoreError> {
     let (os, spec) = (existing.id, &existing.spec);
+    if existing.has_unknown_kind {
+        // Only the release that wrote the entry can compare it.
+        return Ok(ImportOutcome::Unchanged(os));
+    }
     let image = |spec: &OsSpec| (spec.kind, spec.sha256.clone(), spec.image_url.clone());
     if image(spec) != image(&imported.spec) {
         return Ok(ImportOutcome::OtherImage(os));

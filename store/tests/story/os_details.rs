@@ -13,12 +13,12 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::contents::ContentDigest;
 use evenkeel_store::os_details::{ImportOutcome, ImportedOs, OsDetails};
 use evenkeel_store::os_reports::{SyncFinding, SyncReport};
-use evenkeel_store::testing::tenant_rows;
+use evenkeel_store::testing::{drop_check_constraints, tenant_rows};
 use evenkeel_store::{Conflict, Store, StoreError, Tx, changes, contents, os_details, os_profiles};
 use futures_util::future::join;
 use serde_json::json;
 
-use crate::fixtures::{NOON, bookworm, store_with_project};
+use crate::fixtures::{NOON, bookworm, execute_sql, store_with_project};
 
 /// A signature of an image by one key.
 pub fn signature(digit: &str) -> String {
@@ -234,6 +234,20 @@ async fn an_image_is_never_replaced_by_another() {
         other.details.artifact = [2; 32];
         assert_eq!(import(&store, tenant, &other).await, ImportOutcome::OtherImage(os));
     }
+    assert!(tenant_rows(&store, tenant).await == before, "something was written");
+}
+
+/// This release can neither compare nor describe an image of a kind that it does not know.
+#[tokio::test]
+async fn an_entry_of_a_newer_release_stays_unchanged() {
+    let (store, tenant) = store_with_project().await;
+    let mut imported = edge("3.0.1");
+    let os = import_new(&store, tenant, &imported).await;
+    drop_check_constraints(&store).await;
+    execute_sql(&store, "UPDATE os_profiles SET kind = 'atomic'").await;
+    let before = tenant_rows(&store, tenant).await;
+    imported.details.artifact = [2; 32];
+    assert_eq!(import(&store, tenant, &imported).await, ImportOutcome::Unchanged(os));
     assert!(tenant_rows(&store, tenant).await == before, "something was written");
 }
 

@@ -346,7 +346,13 @@ async fn resolve_os(tx: &Tx, claim: &Claim, now: Time) -> Result<OsId, Status> {
     };
     let (profile_name, image_id) = (&booted.profile_name, &booted.image_id);
     let profile = os_profiles::find_image(tx, profile_name, image_id).await;
-    let profile = profile.map_err(status::from_store_error)?.filter(|os| {
+    let profile = profile.map_err(status::from_store_error)?;
+    if profile.as_ref().is_some_and(|os| os.has_unknown_kind) {
+        return Err(Status::unavailable(format!(
+            "a newer release of the server wrote the image {profile_name} {image_id}; try again"
+        )));
+    }
+    let profile = profile.filter(|os| {
         os.spec.kind == OsKind::Immutable && Image::from_profile(os).fits(&claim.architecture)
     });
     profile.map(|os| os.id).ok_or_else(|| {
