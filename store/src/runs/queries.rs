@@ -3,14 +3,17 @@
 use evenkeel_domain::id::{InstanceId, RunId};
 use evenkeel_domain::run::{AttemptId, RunHistoryEntry, UpdateRun};
 use sea_orm::sea_query::Expr;
-use sea_orm::{ColumnTrait, Iterable, QueryFilter, QueryOrder, QuerySelect, Select};
+use sea_orm::{
+    ColumnTrait, ConnectionTrait, Iterable, QueryFilter, QueryOrder, QuerySelect, QueryTrait,
+    Select,
+};
 
 use super::convert;
 use crate::contents::ContentDigest;
 use crate::error::{Conflict, StoreError};
 use crate::keyed::{self, KeyedEntity};
-use crate::rows::update_run::{Column, Entity};
-use crate::rows::{readable, run_event};
+use crate::rows::run_event;
+use crate::rows::update_run::{Column, Entity, Model};
 use crate::tx::Tx;
 
 /// The run with this id.
@@ -21,20 +24,20 @@ pub async fn find(tx: &Tx, id: RunId) -> Result<UpdateRun, StoreError> {
     keyed::find::<Entity, _>(tx, id.bits()).await
 }
 
-/// The run with this id, if its node had this list of installed packages when it was opened; none if
-/// it cannot be read.
+/// The run with this id, if its node had this list of installed packages when it was opened; none
+/// if it cannot be read.
 pub async fn find_opened_with(
     tx: &Tx,
     id: RunId,
     packages: &ContentDigest,
 ) -> Result<Option<UpdateRun>, StoreError> {
-    let row = tx
+    let query = tx
         .scope::<Entity>()
         .filter(Column::Id.eq(id.bits().cast_signed()))
         .filter(Column::PackagesDigest.eq(packages.to_vec()))
-        .one(tx.conn())
-        .await?;
-    Ok(row.and_then(|row| readable(Entity::RESOURCE, UpdateRun::try_from(row))))
+        .into_query();
+    let rows = tx.conn().query_all(&query).await?;
+    Ok(keyed::readable_rows::<Model, UpdateRun>(Entity::RESOURCE, &rows).pop())
 }
 
 /// Selects runs without their planned packages, which may be megabytes long: most calls of a node do
