@@ -14,7 +14,8 @@ use crate::status::StatusIndication;
 use crate::{Input, Timestamps};
 
 wire_enum! {
-    /// Desired or current state of an instance. A state that only a newer server knows is unspecified.
+    /// Desired or current state of an instance. A state that only a newer server knows is
+    /// unspecified.
     InstanceState {
         Unspecified = "INSTANCE_STATE_UNSPECIFIED",
         Running = "INSTANCE_STATE_RUNNING",
@@ -24,7 +25,8 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Kind of machine that an instance runs on. A kind that only a newer server knows is unspecified.
+    /// Kind of machine that an instance runs on. A kind that only a newer server knows is
+    /// unspecified.
     InstanceKind {
         Unspecified = "INSTANCE_KIND_UNSPECIFIED",
         Metal = "INSTANCE_KIND_METAL",

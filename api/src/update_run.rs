@@ -43,8 +43,8 @@ pub struct OsUpdateRun {
     pub timestamps: Option<Timestamps>,
 
     /// State: `downloading`, `staged`, `applying`, `rebooting`, `verifying`, `reverting`,
-    /// `succeeded`, `failed`, `reverted`, `cancelled` or `abandoned`. Later releases may add states. A
-    /// server shows a state that only a newer server knows by its name, also as `status`.
+    /// `succeeded`, `failed`, `reverted`, `cancelled` or `abandoned`. Later releases may add states.
+    /// A server shows a state that only a newer server knows by its name, also as `status`.
     pub state: String,
     /// Reason of the result; empty if there is none.
     pub reason: String,

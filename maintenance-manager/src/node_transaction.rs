@@ -130,8 +130,8 @@ impl<'a> NodeTransaction<'a> {
         Ok(())
     }
 
-    /// Refuses to record events while the open run is one that only a newer release of the server can
-    /// read: which events fit it is unknown. The node repeats its report.
+    /// Refuses to record events while only a newer release of the server can read the open run:
+    /// which events fit the run is unknown. The node repeats its report.
     pub fn check_run_readable(&self) -> Result<(), tonic::Status> {
         let Some(run) = self.input.unreadable_run else {
             return Ok(());
@@ -369,7 +369,7 @@ impl<'a> NodeTransaction<'a> {
         self.node != *self.before
     }
 
-    /// Whether an open run has begun to change the node. One that cannot be read may have begun.
+    /// Whether an open run has begun to change the node. A run that cannot be read may have begun.
     pub fn has_begun_change(&self) -> bool {
         let open = self.input.run.as_ref();
         self.input.unreadable_run.is_some() || open.is_some_and(|run| !run.state.is_untouched())

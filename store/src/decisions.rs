@@ -130,8 +130,8 @@ pub struct DecisionInput {
     pub desired: UpdateIntent,
     /// Its open run, without its planned packages.
     pub run: Option<UpdateRun>,
-    /// Its open run, if a newer release wrote it and this release cannot read it. Then [`Self::run`] is
-    /// none, and the node waits ([`UpdateIntent::unreadable`]).
+    /// Its open run, if a newer release wrote it and this release cannot read it. Then
+    /// [`Self::run`] is none, and the node waits ([`UpdateIntent::unreadable`]).
     pub unreadable_run: Option<RunId>,
     /// What was last delivered to an EIM agent.
     pub delivered: DeliveryState,

@@ -27,8 +27,8 @@ pub enum NotificationTargetCommand {
         /// Name of the target; unique in the project.
         #[arg(required_unless_present = "file")]
         name: Option<String>,
-        /// File with a notification target as `get -o yaml` or `get -o json` prints it. The new target
-        /// is enabled.
+        /// File with a notification target as `get -o yaml` or `get -o json` prints it. The new
+        /// target is enabled.
         #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "url", "events"])]
         file: Option<PathBuf>,
         /// URL that receives the messages.

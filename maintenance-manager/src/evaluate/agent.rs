@@ -168,8 +168,8 @@ pub fn forgotten_at(input: &DecisionInput, attempt: Option<AttemptId>, now: Time
 }
 
 /// Whether the node has an attempt without an open run: the run was cancelled, abandoned or
-/// removed. The agent sends all reports before it polls, so no report is still on its way. While the
-/// open run cannot be read, no attempt counts as lost.
+/// removed. The agent sends all reports before it polls, so no report is still on its way. While
+/// the open run cannot be read, no attempt counts as lost.
 fn is_attempt_lost(input: &DecisionInput, attempt: Option<AttemptId>) -> bool {
     let open = input.run.as_ref().and_then(|run| run.attempt);
     attempt.is_some() && attempt != open && input.unreadable_run.is_none()

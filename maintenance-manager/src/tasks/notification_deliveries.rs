@@ -181,8 +181,8 @@ impl NotificationDeliveries {
     }
 
     /// Queues the stops of assignments, ends deliveries that are overdue or too many, and removes old
-    /// ones. Each batch is a transaction of its own. Nothing is ended or removed while the clock of the
-    /// process differs from that of the database.
+    /// ones. Each batch is a transaction of its own. Nothing is ended or removed while the clock of
+    /// the process differs from that of the database.
     async fn maintain(&self) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
         queue::queue_stops(&tx, tx.database_time(), BATCH_SIZE).await?;

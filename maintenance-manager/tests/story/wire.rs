@@ -77,7 +77,8 @@ fn poll_request(bytes: usize) -> PollRequest {
     request
 }
 
-/// The other tests of long messages call the services without a connection, and so without its limit.
+/// The other tests of long messages call the services without a connection, and so without its
+/// limit.
 #[tokio::test]
 async fn the_largest_message_is_answered_and_a_longer_one_is_refused() {
     let server = TestServer::new().await;

@@ -63,7 +63,8 @@ pub async fn invalidate(
 async fn lock_for_transition(tx: &Tx, id: HostId, state: HostState) -> Result<Host, StoreError> {
     tx.lock_for_change().await?;
     let host = super::lock(tx, id).await?;
-    // Only the release that knows a state knows what may follow. A lost machine is refused in any state.
+    // Only the release that knows a state knows which state may follow. A lost machine is refused in
+    // any state.
     let is_unknown = host.has_unknown_state && state != HostState::Untrusted;
     if host.current.may_become(state) && !is_unknown {
         return Ok(host);
