@@ -17,6 +17,12 @@ const EXAMPLE_TIME: &str = "2027-01-31 12:00:00 UTC";
 /// The section that follows each restore.
 const START: &str = "Start the server after a restore";
 
+/// The first command of that section that lets nodes connect.
+const OPEN: &str = "systemctl unset-environment";
+
+/// Connects to the listener for nodes, at its usual port.
+const CONNECT: &str = "bash -c 'exec 3<> /dev/tcp/127.0.0.1/50002'";
+
 /// Orders an update, which is the second one of the node. The agent need not wait for its next poll.
 const ORDER_UPDATE: &str = "\
     evenkeel policy create second --package demo-extra=1.1; \
@@ -64,6 +70,19 @@ impl<'a> BackupPage<'a> {
         self.run_script(title, &script.replace(EXAMPLE_TIME, time));
     }
 
+    /// Starts the server after a restore, and returns the output of the checks. No node can connect before them.
+    fn start_server(&mut self) -> String {
+        let script = self.script(START);
+        let at = script.find(OPEN).expect("a command that lets nodes connect");
+        let (checks, opening) = script.split_at(at);
+        let output = self.run_script(START, checks);
+        let connection = self.machine.run(&["sh", "-ec", CONNECT]);
+        assert!(!connection.status.success(), "nodes can connect before the checks");
+        self.run_script(START, opening);
+        self.machine.sh(CONNECT);
+        output
+    }
+
     fn run_script(&self, title: &str, script: &str) -> String {
         let begun = Instant::now();
         let output = self.machine.sh(script);
@@ -107,7 +126,7 @@ fn check_dump(page: &mut BackupPage<'_>, repository: &Repository) {
     wait_for_update(machine, "demo-extra", "1.1", 2);
 
     page.run("Restore a dump");
-    let output = page.run(START);
+    let output = page.start_server();
     assert!(output.contains("the configuration is valid"), "{output}");
     check_sites(machine, "before-dump", ("after-dump", &lost));
     machine.sh(ORDER_UPDATE);
@@ -124,7 +143,7 @@ fn check_base_backup(page: &mut BackupPage<'_>) {
     let time = machine.sh("date --utc '+%F %T.%6N UTC'");
     let lost = create_site(machine, "after-target");
     page.run_with_time("Restore to a point in time", time.trim());
-    page.run(START);
+    page.start_server();
     check_sites(machine, "before-target", ("after-target", &lost));
 }
 
