@@ -196,7 +196,7 @@ async fn go_back_to_a_dump(
     test.replicas.restore_database(&dump).await;
     test.check("after the restore", &in_dump).await;
 
-    // Other machines may get the IDs that the late ones had.
+    // Other machines must not get the IDs that the late ones had.
     let mut others = test.enroll().await;
     for machine in &mut others {
         machine.begin_attempt(test, 3).await;
