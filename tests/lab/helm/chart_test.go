@@ -90,6 +90,8 @@ var mutations = []mutation{
 	{"poddisruptionbudgets.yaml", "      app.kubernetes.io/component: {{ $command }}\n{{", "{{", "it selects 3 kinds of pods"},
 	{"poddisruptionbudgets.yaml", "{{ include \"evenkeel.fullname\" $ }}-{{ $command }}", "{{ include \"evenkeel.fullname\" $ }}", "the name exists twice"},
 	{"networkpolicies.yaml", "{{- $rules := dict \"inventory\" (dict \"port\" \"rest\"", "{{- $rules := dict \"inventory\" (dict \"port\" \"web\"", "has no port web"},
+	{"networkpolicies.yaml", "\"port\" \"admin\" \"from\" $policy.adminFrom", "\"port\" \"admin\"", "everybody reaches the port admin"},
+	{"networkpolicies.yaml", "      {{- include \"evenkeel.selectorLabels\" . | nindent 6 }}\n", "      app.kubernetes.io/component: inventory\n", "Job fleet-migrate: no policy limits who connects"},
 	{"networkpolicies.yaml", "policyTypes: [Ingress]", "policyType: [Ingress]", `unknown field "spec.policyType"`},
 	{"networkpolicies.yaml", "- ports:\n    - port: {{ .port }}\n      protocol: TCP\n  {{- with .from }}\n  from:", "- {{- with .from }}\n  from:", "a rule opens all ports"},
 	{"monitoring.yaml", "replacement: evenkeel", "replacement: fleet", "the job is not evenkeel"},
@@ -147,6 +149,7 @@ func TestBadValuesAreRefusedWithTheirKey(t *testing.T) {
 		{"config: {data_dir: /x}", "/config/data_dir"},
 		{"config: {inventory: {}}", "inventory"},
 		{"database: {url: 'postgres://evenkeel:secret@db.example/evenkeel'}", "/database/url"},
+		{"database: {url: 'postgres://evenkeel@db.example/evenkeel?sslmode=require&password=secret'}", "/database/url"},
 		{"database: {url: 'mysql://db.example/evenkeel'}", "/database/url"},
 		{"database: {urlSecret: {name: a, key: ''}}", "/database/urlSecret/key"},
 		{"database: {password: secret}", "password"},
@@ -333,7 +336,7 @@ func TestTheNotesNameTheNextCommand(t *testing.T) {
 	for file, expected := range map[string][]string{
 		"": {
 			"kubectl --namespace fleet rollout status deployment",
-			"exec deployment/evenkeel-inventory -- evenkeeld token operator --role admin",
+			"umask 077\n  kubectl --namespace fleet exec deployment/evenkeel-inventory -- evenkeeld token operator --role admin",
 			"evenkeel login --server https://localhost:8080 --ca evenkeel-ca.pem",
 			"set southbound.serverNames",
 		},

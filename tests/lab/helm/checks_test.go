@@ -339,7 +339,19 @@ func checkServices(objects []object, found *findings) {
 }
 
 func checkPolicies(objects []object, found *findings) {
-	for value, owner := range valuesOf[networking.NetworkPolicy](objects) {
+	policies := valuesOf[networking.NetworkPolicy](objects)
+	for _, pod := range podsOf(objects) {
+		isLimited := len(policies) == 0
+		for value := range policies {
+			selector, err := meta.LabelSelectorAsSelector(&value.Spec.PodSelector)
+			isLimited = isLimited || err == nil && selector.Matches(labels.Set(pod.template.Labels)) &&
+				slices.Contains(value.Spec.PolicyTypes, networking.PolicyTypeIngress)
+		}
+		if !isLimited {
+			found.add(pod.owner, "no policy limits who connects")
+		}
+	}
+	for value, owner := range policies {
 		selected := selectPods(objects, parseSelector(&value.Spec.PodSelector, owner, found))
 		if len(selected) == 0 {
 			found.add(owner, "it selects no pods")
@@ -349,6 +361,9 @@ func checkPolicies(objects []object, found *findings) {
 				found.add(owner, "a rule opens all ports")
 			}
 			for _, port := range rule.Ports {
+				if port.Port.StrVal == "admin" && len(rule.From) == 0 {
+					found.add(owner, "everybody reaches the port admin")
+				}
 				for _, pod := range selected {
 					if _, exists := portOf(pod.template.Spec.Containers[0], *port.Port); !exists {
 						found.add(owner, "%s has no port %s", pod.owner, port.Port.String())
