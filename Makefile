@@ -223,7 +223,7 @@ test-image-stream: tools ## write an image of 1 GiB into a slot: memory, and thr
 test-helm: tools ## render the Helm chart, decode and check its objects, and start its services with the rendered files
 	@deploy/dev/install-tools helm
 	@programs=$$(deploy/dev/test-programs build) && SHOW=1 EVENKEEL_TEST_PROGRAMS=$$programs GOTOOLCHAIN=local \
-	  $(step) test-helm go -C tests/lab/helm test -count=1 ./...
+	  $(step) test-helm go -C tests/lab/helm test -count=1 -timeout 30m ./...
 
 .PHONY: clean
 clean: ## remove the build output; the Debian roots in the cache folder stay

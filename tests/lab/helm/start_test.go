@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-const startTimeout = time.Minute
+// Other tests may use the processors meanwhile.
+const startTimeout = 3 * time.Minute
 
 // Waits until a condition holds.
 func waitUntil(t *testing.T, what string, holds func() bool) {
