@@ -227,15 +227,15 @@ impl Authority {
         if let Some(anybody) = &self.anonymous {
             return Ok(Arc::clone(anybody));
         }
-        let value = value.ok_or(AuthError::Missing)?.trim();
-        let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
-        if value.is_empty() || (scheme.eq_ignore_ascii_case("bearer") && token.trim().is_empty()) {
-            return Err(AuthError::Missing);
-        }
-        if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(AuthError::Malformed("the scheme must be Bearer"));
-        }
-        self.verify(token.trim(), now)
+        self.verify(parse_bearer(value)?, now)
+    }
+
+    /// The caller of a request that renews a credential: its token may have expired. Verifies the
+    /// signature each time.
+    pub fn verify_expired_header(&self, value: Option<&str>) -> Result<Caller, AuthError> {
+        let caller = self.verify_signed(parse_bearer(value)?)?;
+        self.check_not_revoked(&caller)?;
+        Ok(caller)
     }
 
     /// The caller with this token. The signature is verified once; later only the digest, the time
@@ -243,9 +243,6 @@ impl Authority {
     pub fn verify(&self, bearer: &str, now: DateTime<Utc>) -> Result<Arc<Caller>, AuthError> {
         if bearer.is_empty() {
             return Err(AuthError::Missing);
-        }
-        if bearer.len() > MAX_TOKEN_BYTES {
-            return Err(AuthError::Malformed("it is too long"));
         }
         let digest = Sha256::digest(bearer.as_bytes()).into();
         if let Some(caller) = self.verified_tokens.get(&digest) {
@@ -267,12 +264,19 @@ impl Authority {
     /// Checks what may change after a token was verified.
     fn check_accepted(&self, caller: &Caller, now: DateTime<Utc>) -> Result<(), AuthError> {
         check_validity_period(caller, now)?;
+        self.check_not_revoked(caller)
+    }
+
+    fn check_not_revoked(&self, caller: &Caller) -> Result<(), AuthError> {
         let revocations = self.revocations.read().unwrap_or_else(PoisonError::into_inner);
         if revocations.contain(caller) { Err(AuthError::Revoked) } else { Ok(()) }
     }
 
     /// Verifies everything but the validity period and the revocation.
     fn verify_signed(&self, token: &str) -> Result<Caller, AuthError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(AuthError::Malformed("it is too long"));
+        }
         let header = parse_header(token)?;
         let issuer = claimed_issuer(token)?;
         let index = self.issuers.iter().position(|candidate| *candidate.issuer == *issuer);
@@ -387,6 +391,19 @@ impl Authority {
     pub(crate) fn clear_verified_tokens(&self) {
         self.verified_tokens.clear();
     }
+}
+
+/// The token in a value of the header `authorization`.
+fn parse_bearer(value: Option<&str>) -> Result<&str, AuthError> {
+    let value = value.ok_or(AuthError::Missing)?.trim();
+    let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
+    if value.is_empty() || (scheme.eq_ignore_ascii_case("bearer") && token.trim().is_empty()) {
+        return Err(AuthError::Missing);
+    }
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(AuthError::Malformed("the scheme must be Bearer"));
+    }
+    Ok(token.trim())
 }
 
 fn parse_header(token: &str) -> Result<Header, AuthError> {

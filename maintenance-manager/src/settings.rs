@@ -30,7 +30,8 @@ pub struct Settings {
     /// client certificate. Only for deployments whose proxy terminates TLS, because the client
     /// certificate does not reach the server there.
     pub bearer_credentials: bool,
-    /// How long a bearer credential is valid. It is renewed when a third of this time is left.
+    /// How long a bearer credential is valid. It is renewed at any contact when it is older than a
+    /// day, or than two thirds of this time if that is less.
     #[serde(with = "humantime_serde")]
     pub credential_lifetime: Duration,
     /// How long before its maintenance window a node may download.

@@ -129,7 +129,7 @@ pub struct PollAnswer {
     pub next_poll: Duration,
     /// What the node must do.
     pub decision: Decision,
-    /// New bearer token that replaces the present one.
+    /// New bearer token that replaces the present one, from this answer or from a renewal before it.
     pub credential: Option<Secret>,
     /// Tag of the decision; 0 if the server does not support tags.
     pub decision_tag: u64,
@@ -155,7 +155,8 @@ pub enum StartPermit {
 }
 
 /// Connection to the server. Calls have deadlines and are retried where that may help. A long poll has its own deadline and
-/// is not retried. The connection renews the node's certificates when the server asks for it or no longer accepts them.
+/// is not retried. The connection renews the node's certificates when the server asks for it or no longer accepts them
+/// or the bearer token.
 #[async_trait::async_trait]
 pub trait ServerLink: Send + Sync {
     /// Enrols this machine as a node.

@@ -121,6 +121,35 @@ fn a_credential_contains_the_key_that_its_node_was_enrolled_with() {
 }
 
 #[test]
+fn an_expired_credential_is_verified_only_for_its_renewal() {
+    let fixture = TokenFixture::new();
+    let authority = &fixture.authority;
+    let key = KeyFingerprint::from_public_key(b"key");
+    let issued = authority.issue_credential((PROJECT, "host-0a1b2c3d"), &key, HOUR, NOON).unwrap();
+    let header = format!("Bearer {}", issued.token.reveal());
+    let late = NOON + TimeDelta::days(365);
+    let expired = Err(AuthError::Expired { at: NOON + HOUR });
+    assert_eq!(authority.verify_header(Some(header.as_str()), late).map(drop), expired);
+    let caller = authority.verify_expired_header(Some(header.as_str())).unwrap();
+    assert_eq!((caller.node_project(), caller.node_key), (Some(PROJECT), Some(key)));
+    // It was not cached.
+    assert_eq!(authority.verify_header(Some(header.as_str()), late).map(drop), expired);
+
+    let refused = |value: Option<&str>| authority.verify_expired_header(value).unwrap_err();
+    assert_eq!(refused(None), AuthError::Missing);
+    assert_eq!(refused(Some("Bearer ")), AuthError::Missing);
+    assert_eq!(refused(Some("Basic YTpi")), AuthError::Malformed("the scheme must be Bearer"));
+    let long = format!("Bearer {}", "A".repeat(10 * 1024));
+    assert_eq!(refused(Some(long.as_str())), AuthError::Malformed("it is too long"));
+    let foreign = TokenFixture::new();
+    let other = foreign.authority.issue_node(PROJECT, "host-0a1b2c3d", HOUR, NOON).unwrap();
+    let forged = format!("Bearer {}", other.token.reveal());
+    assert_eq!(refused(Some(forged.as_str())), AuthError::UnknownKey);
+    authority.set_revocations(Revocations::new([issued.id], []));
+    assert_eq!(refused(Some(header.as_str())), AuthError::Revoked);
+}
+
+#[test]
 fn a_key_of_one_purpose_gives_no_role_of_the_other() {
     let fixture = TokenFixture::new();
     let mut claims = valid_claims();

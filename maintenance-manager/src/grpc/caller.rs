@@ -27,10 +27,6 @@ const NO_CERTIFICATE: &str = "the connection has no client certificate: enrol th
     (`evenkeel-agent enroll`). If a proxy terminates TLS in front of the server, set \
     maintenance_manager.bearer_credentials on the server";
 
-/// Why a node cannot renew certificates with a bearer credential.
-const NOT_WITH_A_CREDENTIAL: &str = "certificates are renewed only over a connection with the client \
-    certificate of the node; polls renew a bearer credential";
-
 /// Why a credential of an earlier release is refused: it does not name the key of its node.
 const NO_KEY: &str = "the credential names no key: it is of an earlier release, or for EIM's agents. \
     Enrol this machine again (`evenkeel-agent enroll`)";
@@ -52,7 +48,7 @@ pub enum NodeProof {
     /// The client certificate of the connection.
     Certificate { issued_at: Time },
     /// A bearer credential.
-    Credential { expires_at: Time },
+    Credential { issued_at: Time },
 }
 
 /// The client certificate of the connection, which the server verified in the handshake.
@@ -75,12 +71,7 @@ fn node_from_certificate(certificate: &NodeCertificate) -> Result<Node, Status> 
 }
 
 /// Identifies one of our own nodes by its credential.
-fn node_from_token(
-    authority: &Authority,
-    metadata: &MetadataMap,
-    now: Time,
-) -> Result<Node, Status> {
-    let caller = verify(authority, metadata, now).map_err(status::from_auth_error)?;
+fn node_from_credential(caller: &Caller) -> Result<Node, Status> {
     let denied = || Status::permission_denied("this credential is not one of a node");
     let project = caller.node_project().ok_or_else(denied)?;
     let key = match &caller.node_key {
@@ -93,7 +84,8 @@ fn node_from_token(
         tenant: TenantId::new(project),
         host: caller.subject.parse().map_err(|_| denied())?,
         key,
-        proof: NodeProof::Credential { expires_at: caller.expires_at },
+        // Our own tokens say when they were issued.
+        proof: NodeProof::Credential { issued_at: caller.issued_at.unwrap_or(Time::UNIX_EPOCH) },
     })
 }
 
@@ -150,8 +142,8 @@ impl MaintenanceManager {
         self.admit_node(request, self.identify_node(request))
     }
 
-    /// Like [`Self::authenticate_node`], for the renewal of certificates: requires a client
-    /// certificate, which need not be valid at this time.
+    /// Like [`Self::authenticate_node`], for renewals: the client certificate or the credential need
+    /// not be valid at this time. The caller must check that the node has its key.
     pub(crate) fn authenticate_renewal<T>(
         &self,
         request: &Request<T>,
@@ -159,7 +151,10 @@ impl MaintenanceManager {
         let node = match peer_certificate(request) {
             Some(certificate) => node_from_certificate(certificate),
             None if self.settings.bearer_credentials => {
-                Err(Status::failed_precondition(NOT_WITH_A_CREDENTIAL))
+                let verified =
+                    self.authority.verify_expired_header(authorization(request.metadata()));
+                let verified = verified.map_err(status::from_auth_error);
+                verified.and_then(|caller| node_from_credential(&caller))
             }
             None => Err(Status::unauthenticated(NO_CERTIFICATE)),
         };
@@ -172,7 +167,8 @@ impl MaintenanceManager {
             if !self.settings.bearer_credentials {
                 return Err(Status::unauthenticated(NO_CERTIFICATE));
             }
-            return node_from_token(&self.authority, request.metadata(), now);
+            let verified = verify(&self.authority, request.metadata(), now);
+            return node_from_credential(&verified.map_err(status::from_auth_error)?);
         };
         let valid = certificate.check_validity(now);
         valid.map_err(|why| Status::unauthenticated(why.to_string()))?;

@@ -1,13 +1,16 @@
 //! Tests of the gRPC service for our own agent.
 
+use std::time::Duration;
+
 use crate::test_server::{
-    TestServer, act, began, downloaded, downloading, enroll_request, facts, finished, reason,
-    with_credential,
+    TestNode, TestServer, act, began, downloaded, downloading, enroll_request, facts, finished,
+    reason, with_credential,
 };
 use chrono::TimeDelta;
 use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::id::HostId;
 use evenkeel_domain::package::PackageChange as StoredChange;
+use evenkeel_maintenance_manager::Settings;
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::event::Kind;
@@ -381,7 +384,27 @@ async fn a_credential_is_replaced_before_it_expires() {
     let server = TestServer::new().await;
     let node = server.node().await;
     assert!(server.poll(&node).await.credential.is_empty());
-    server.advance_minutes(61 * 24 * 60);
+    server.advance_minutes(24 * 60 + 1);
+    // Not cached, and then cached.
+    for _ in 0..2 {
+        let renewed = server.poll(&node).await.credential;
+        let expected = server.now() + TimeDelta::days(90);
+        let caller = server.authority.verify(&renewed, server.now()).expect("a credential");
+        assert_eq!(caller.expires_at, expected);
+        let node = TestNode { credential: renewed, host: node.host, instance: node.instance };
+        assert!(server.poll(&node).await.credential.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_short_lived_credential_is_replaced_when_a_third_of_its_lifetime_is_left() {
+    let credential_lifetime = Duration::from_hours(3);
+    let settings = Settings { credential_lifetime, ..Settings::default() };
+    let server = TestServer::with_settings(settings).await;
+    let node = server.node().await;
+    server.advance_minutes(119);
+    assert!(server.poll(&node).await.credential.is_empty());
+    server.advance_minutes(2);
     assert!(!server.poll(&node).await.credential.is_empty());
 }
 

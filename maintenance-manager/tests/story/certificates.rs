@@ -191,6 +191,12 @@ async fn a_credential_of_an_earlier_enrolment_is_refused() {
     let poll = PollRequest::default();
     let poll = server.manager.poll(with_credential(&old.credential, poll)).await;
     assert_eq!(code(poll), Code::PermissionDenied);
+    let renewal = RenewRequest {
+        certificate_request: certificate_request(&node_key(1)),
+        decryption_certificate_request: Vec::new(),
+    };
+    let renewal = server.manager.renew(with_credential(&old.credential, renewal)).await;
+    assert_eq!(code(renewal), Code::PermissionDenied);
     // The host now has EIM's agent, which has no key.
     let status = PlatformUpdateStatusRequest {
         host_guid: registered.guid.clone(),
@@ -380,16 +386,6 @@ async fn a_node_of_ours_without_a_certificate_is_only_enrolled() {
     let eim = fixture.server.eim_node(9).await;
     let status = sample(S::UpToDate);
     fixture.server.send_status_to(manager, &eim.guid, status).await.expect("answered");
-}
-
-#[tokio::test]
-async fn a_credential_does_not_renew_certificates() {
-    let fixture = CertificateFixture::new().await;
-    let node = fixture.server.node().await;
-    let request = with_credential(&node.credential, RenewRequest::default());
-    let refused = fixture.server.manager.renew(request).await.expect_err("refused");
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("polls renew a bearer credential"), "{refused}");
 }
 
 #[tokio::test]

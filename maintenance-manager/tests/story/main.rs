@@ -3,6 +3,7 @@
 mod agent;
 mod bad_input;
 mod certificates;
+mod credentials;
 mod daily_limits;
 mod defects;
 mod eim;

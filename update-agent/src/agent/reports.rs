@@ -12,7 +12,7 @@ use super::warnings::to_short_line;
 use super::{Agent, AgentError, EndedAttempt, Intervals, run_unless_stopped};
 use crate::facts::Facts;
 use crate::history::AttemptRecord;
-use crate::journal::{JournalEntry, JournalError, Phase};
+use crate::journal::{JournalEntry, Phase};
 use crate::link::{PollAnswer, PollQuery, facts_digest};
 use crate::model::{EventKind, FailureKind};
 use crate::modules::{RetryRule, TryKind};
@@ -273,7 +273,10 @@ impl Agent {
             .store(answer.decision.offline_grant.as_ref(), answer.server_time)
             .map_err(AgentError::Grant)?;
         if let Some(credential) = &answer.credential {
-            save_credential(&self.paths, Some(credential)).map_err(JournalError::from)?;
+            // The stored one can still be renewed, so a full disk does not stop the agent.
+            if let Err(error) = save_credential(&self.paths, Some(credential)) {
+                tracing::warn!(error = %chain(&error), "cannot store the new bearer token");
+            }
             self.link.set_credential(credential)?;
             self.engine.set_credential(credential);
             tracing::info!("the server issued a new bearer token");

@@ -4,7 +4,7 @@ mod renewal;
 
 use std::error::Error;
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -46,6 +46,8 @@ pub struct GrpcLink {
     certificates: Option<Arc<NodeCertificates>>,
     renewal_pace: RenewalPace,
     credential: RwLock<Option<AsciiMetadataValue>>,
+    /// A renewed bearer token that the agent has not stored yet.
+    renewed_credential: Mutex<Option<Secret>>,
     deadline: Duration,
     floor: Arc<TimeFloor>,
     modules: Vec<ModuleKind>,
@@ -86,6 +88,7 @@ impl GrpcLink {
             certificates: None,
             renewal_pace: RenewalPace::default(),
             credential: RwLock::new(None),
+            renewed_credential: Mutex::default(),
             deadline,
             floor,
             modules: MODULES.to_vec(),
@@ -113,7 +116,9 @@ impl GrpcLink {
     /// certificate if the server asks for it.
     async fn accept_answer(&self, answer: PollResponse) -> Result<PollAnswer, LinkError> {
         let renew = answer.renew_certificate;
-        let answer = wire::parse_poll_answer(answer, &self.modules)?;
+        let mut answer = wire::parse_poll_answer(answer, &self.modules)?;
+        let renewed = self.replace_renewed_credential(None);
+        answer.credential = answer.credential.or(renewed);
         if let Some(now) = answer.server_time {
             self.floor.record_server_time(now);
         }
@@ -181,7 +186,8 @@ impl GrpcLink {
             .await
     }
 
-    /// Makes a call as this node. If the server does not accept the certificate, renews it and repeats the call once.
+    /// Makes a call as this node. If the server does not accept the certificate or the bearer token, renews it and repeats
+    /// the call once.
     async fn call_as_node<A, F>(&self, call: impl Fn() -> F) -> Result<A, LinkError>
     where
         F: Future<Output = Result<Response<A>, Status>>,

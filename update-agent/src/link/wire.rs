@@ -91,11 +91,19 @@ pub(super) fn renew_request(requests: CertificateRequests) -> pb::RenewRequest {
     }
 }
 
-pub(super) fn parse_renewal(answer: pb::RenewResponse) -> Result<IssuedCertificates, LinkError> {
+/// The certificates in the answer to a renewal, and the bearer token if there is one.
+pub(super) fn parse_renewal(
+    answer: pb::RenewResponse,
+) -> Result<(IssuedCertificates, Option<Secret>), LinkError> {
     if answer.certificate.is_empty() {
         return Err(LinkError::InvalidAnswer("it contains no certificate"));
     }
-    Ok(IssuedCertificates { client: answer.certificate, decryption: answer.decryption_certificate })
+    let certificates = IssuedCertificates {
+        client: answer.certificate,
+        decryption: answer.decryption_certificate,
+    };
+    let credential = Some(answer.credential).filter(|text| !text.is_empty()).map(Secret::new);
+    Ok((certificates, credential))
 }
 
 pub(super) fn poll_request(query: PollQuery<'_>) -> pb::PollRequest {

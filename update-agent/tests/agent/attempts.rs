@@ -410,6 +410,16 @@ async fn a_new_credential_is_stored_and_used() {
 }
 
 #[tokio::test]
+async fn a_new_credential_that_cannot_be_stored_is_used_all_the_same() {
+    let node = TestNode::new();
+    // A file cannot replace a folder.
+    std::fs::create_dir_all(node.paths().credential()).unwrap();
+    node.server().renewal = Some("second".into());
+    node.run_once().await.unwrap();
+    assert_eq!(node.server().renewed, ["second"]);
+}
+
+#[tokio::test]
 async fn an_unreachable_server_fails_a_single_run() {
     let node = TestNode::new();
     node.server().unanswered_polls = 1;

@@ -7,9 +7,11 @@ use std::time::Duration;
 use evenkeel_kit::Secret;
 use evenkeel_update_agent::facts::Facts;
 use evenkeel_update_agent::identity::Identity;
+use evenkeel_update_agent::journal::JournalEntry;
 use evenkeel_update_agent::link::{
     Applicant, GrpcLink, JoinToken, LinkError, PollQuery, Proxy, ServerLink, Trust,
 };
+use evenkeel_update_agent::model::{ModuleParts, UpdateTarget};
 use evenkeel_update_agent::node::NodeCertificates;
 use evenkeel_update_agent::os::OsRelease;
 use evenkeel_update_agent::paths::AgentPaths;
@@ -265,4 +267,78 @@ async fn a_bearer_token_is_enough_for_a_server_that_permits_it() {
     link.set_credential(&Secret::new("first-credential")).unwrap();
     poll(&link).await.unwrap();
     assert_eq!(calls(&server), [("poll", None), ("poll", None)], "there is nothing to renew");
+}
+
+#[tokio::test]
+async fn a_node_that_was_off_for_months_renews_its_expired_credential() {
+    let server = TestServer::start_on_loopback().await;
+    let machine = Machine::enrolled(&server).await;
+    {
+        let mut state = server.state.lock().unwrap();
+        state.is_behind_proxy = true;
+        state.expired_credential = "first".into();
+        state.credential = "second".into();
+    }
+    let facts = Facts::default();
+    let link = machine.link(&server);
+    link.set_credential(&Secret::new("first")).unwrap();
+    let answer = link.poll(poll_query(&facts, false)).await.unwrap();
+    assert_eq!(answer.credential.unwrap().reveal(), "second", "the agent stores it");
+    let answer = link.poll(poll_query(&facts, false)).await.unwrap();
+    assert!(answer.credential.is_none());
+    let expected = ["poll", "renew", "poll", "poll"].map(|call| (call, None));
+    assert_eq!(calls(&server), expected);
+    let state = server.state.lock().unwrap();
+    assert!(!state.renew_request.as_ref().unwrap().certificate_request.is_empty());
+}
+
+#[tokio::test]
+async fn a_long_poll_and_a_report_renew_an_expired_credential() {
+    let server = TestServer::start_on_loopback().await;
+    let machine = Machine::enrolled(&server).await;
+    let link = machine.link(&server);
+    let facts = Facts::default();
+    {
+        let mut state = server.state.lock().unwrap();
+        state.is_behind_proxy = true;
+        state.expired_credential = "first".into();
+        state.credential = "second".into();
+    }
+    link.set_credential(&Secret::new("first")).unwrap();
+    let held = PollQuery { max_hold: Duration::from_secs(3), ..poll_query(&facts, false) };
+    let answer = link.poll(held).await.unwrap();
+    assert_eq!(answer.credential.unwrap().reveal(), "second");
+
+    server.state.lock().unwrap().expired_credential = "second".into();
+    server.state.lock().unwrap().credential = "third".into();
+    let target = UpdateTarget { digest: "d".into(), spec: ModuleParts::default() };
+    let entry = JournalEntry::new(Uuid::from_u128(1), target);
+    link.report(&entry).await.unwrap();
+    // The agent stores it with the next poll.
+    let answer = link.poll(poll_query(&facts, false)).await.unwrap();
+    assert_eq!(answer.credential.unwrap().reveal(), "third");
+    let expected = ["poll", "renew", "poll", "report", "renew", "report", "poll"];
+    assert_eq!(calls(&server), expected.map(|call| (call, None)));
+}
+
+/// The host was invalidated, or another machine is enrolled as it.
+#[tokio::test]
+async fn a_refused_renewal_of_a_credential_has_advice() {
+    let server = TestServer::start_on_loopback().await;
+    let machine = Machine::enrolled(&server).await;
+    {
+        let mut state = server.state.lock().unwrap();
+        state.is_behind_proxy = true;
+        state.expired_credential = "first".into();
+        state.credential = "second".into();
+        state.renewal_refusal = Some(Code::PermissionDenied);
+    }
+    let link = machine.link(&server);
+    link.set_credential(&Secret::new("first")).unwrap();
+    let error = poll(&link).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the server does not accept this node: the credential is not valid, and it is not renewed: \
+         the host is not trusted; enrol this machine again with a join token"
+    );
 }

@@ -23,8 +23,8 @@ use tonic::Status;
 use uuid::Uuid;
 
 use crate::admission::peer::Peer;
-use crate::durations::to_time_delta;
 use crate::grpc::agent::certificates::RequestedKeys;
+use crate::grpc::agent::credentials;
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::none_if_missing;
 use crate::status;
@@ -107,11 +107,8 @@ async fn enroll_node(
         admit_machine(manager, tx, digest, claim, now).await?;
     let certificate = claim.keys.issue_client(&manager.ca, (tenant, host.id), now)?;
     let (credential, credential_expires) = if manager.settings.bearer_credentials {
-        let lifetime = to_time_delta(manager.settings.credential_lifetime);
-        let (id, key) = (host.id.to_string(), claim.keys.client.fingerprint());
-        let node = (tenant.uuid(), id.as_str());
-        let issued = manager.authority.issue_credential(node, &key, lifetime, now);
-        let issued = issued.map_err(|_| Status::internal("the credential could not be issued"))?;
+        let key = claim.keys.client.fingerprint();
+        let issued = credentials::issue(manager, (tenant, host.id), &key, now)?;
         (issued.token.reveal().to_owned(), Some(timestamp(issued.expires_at)))
     } else {
         (String::new(), None)

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use chrono::TimeDelta;
 use evenkeel_auth::KeyFingerprint;
 use evenkeel_domain::Time;
 use evenkeel_domain::decide::AgentProtocol;
@@ -19,13 +18,12 @@ use tonic::Status;
 use crate::admission::concurrency::CallKind;
 use crate::admission::connection::ConnectionState;
 use crate::admission::daily_limits::LimitedAmount;
-use crate::durations::to_time_delta;
 use crate::evaluate::agent::{self as evaluate, RequestedData};
 use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_node, version_ages};
 use crate::grpc::agent::facts::ParsedFacts;
 use crate::grpc::agent::long_poll::{self, LongPollOptions, LongPollResult};
 use crate::grpc::agent::packages::PackageList;
-use crate::grpc::agent::{begin, facts, packages, waiting};
+use crate::grpc::agent::{RENEWAL_AGE, begin, credentials, facts, packages, waiting};
 use crate::grpc::caller::{Node, NodeProof};
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
@@ -38,9 +36,6 @@ use crate::wire::agent::timestamp;
 /// server stops.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 const MIN_RECONNECT_SPREAD: Duration = Duration::from_secs(2);
-
-/// The age of a certificate at which the node should renew it.
-const CERTIFICATE_RENEWAL_AGE: TimeDelta = TimeDelta::days(1);
 
 /// The input of a poll: facts, packages and the open attempt of the node.
 pub struct PollInput {
@@ -217,7 +212,7 @@ fn may_long_poll(
         && options.decision_tag == cached.answer.tag
         && !answer.want_facts
         && !answer.want_packages
-        && !needs_new_credential(manager, node, manager.now())
+        && !credentials::is_renewal_due(manager, node, manager.now())
 }
 
 /// Builds the response. Its times are relative to the current time, by the clock of the decision:
@@ -237,7 +232,7 @@ fn build_response(
         packages_required: own.want_packages,
         next_poll_millis: pause.unwrap_or_else(next),
         now: Some(timestamp(now)),
-        credential: renew_credential(manager, node, now)?,
+        credential: credentials::renew_if_due(manager, node, now)?,
         decision: Some(own.decision.clone()),
         decision_tag: answer.tag,
         next_long_poll_millis: pause
@@ -388,41 +383,14 @@ fn to_millis(time: Duration) -> u32 {
 /// Whether the certificate is older than a day.
 fn needs_new_certificate(node: &Node, now: Time) -> bool {
     match node.proof {
-        NodeProof::Certificate { issued_at } => CERTIFICATE_RENEWAL_AGE < now - issued_at,
+        NodeProof::Certificate { issued_at } => RENEWAL_AGE < now - issued_at,
         NodeProof::Credential { .. } => false,
     }
 }
 
-/// Whether two thirds of the lifetime of the credential have passed.
-fn needs_new_credential(manager: &MaintenanceManager, node: &Node, now: Time) -> bool {
-    match node.proof {
-        NodeProof::Certificate { .. } => false,
-        NodeProof::Credential { expires_at } => {
-            let lifetime = to_time_delta(manager.settings.credential_lifetime);
-            expires_at - now <= lifetime / 3
-        }
-    }
-}
-
-/// A new credential if the node has one whose renewal is due; otherwise an empty text.
-fn renew_credential(
-    manager: &MaintenanceManager,
-    node: &Node,
-    now: Time,
-) -> Result<String, Status> {
-    if !needs_new_credential(manager, node, now) {
-        return Ok(String::new());
-    }
-    let lifetime = to_time_delta(manager.settings.credential_lifetime);
-    let (project, host) = (node.tenant.uuid(), node.host.to_string());
-    let issued = manager.authority.issue_credential((project, &host), &node.key, lifetime, now);
-    let issued = issued.map_err(|_| Status::internal("the credential could not be issued"))?;
-    Ok(issued.token.reveal().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use chrono::DateTime;
+    use chrono::{DateTime, TimeDelta};
 
     use super::*;
 

@@ -1,16 +1,17 @@
-//! Renewal of the node's certificates over the connection that shows the present one.
+//! Renewal of the node's certificates over the connection that shows the present one, and of its expired bearer token.
 //!
-//! The server decides when a certificate is old and whether it is expired, so a wrong clock of the node has no effect.
+//! The server decides when a certificate is old and whether it or a bearer token is expired, so a wrong clock of the node
+//! has no effect.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use evenkeel_kit::chain;
+use evenkeel_kit::{Secret, chain};
 use tokio::time::Instant;
 
 use super::{GrpcLink, with_deadline};
-use crate::link::{LinkError, wire};
+use crate::link::{LinkError, ServerLink, wire};
 use crate::node::NodeError;
 
 /// Minimum and maximum delay after a failed renewal of a certificate that the server still accepts.
@@ -75,10 +76,13 @@ impl GrpcLink {
         }
     }
 
-    /// Renews a certificate that the server did not accept, usually because the node was off until it had expired. `why`
-    /// is the server's reason.
+    /// Renews a certificate or a bearer token that the server did not accept, usually because the node was off until it had
+    /// expired. `why` is the server's reason.
     pub(super) async fn renew_rejected(&self, why: &str) -> Result<(), LinkError> {
-        tracing::info!(why, "the server does not accept the certificate: renewing it");
+        tracing::info!(
+            why,
+            "the server does not accept the certificate or the bearer token: renewing it"
+        );
         Box::pin(self.renew()).await.map_err(|error| match error {
             LinkError::Unauthenticated(reason)
             | LinkError::Denied(reason)
@@ -92,7 +96,14 @@ impl GrpcLink {
         })
     }
 
-    /// Requests new certificates for the node's keys, stores them and uses them for the next connection.
+    /// Replaces the bearer token that the agent has not stored yet. Returns the previous one.
+    pub(super) fn replace_renewed_credential(&self, new: Option<Secret>) -> Option<Secret> {
+        let mut renewed = self.renewed_credential.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *renewed, new)
+    }
+
+    /// Requests new certificates for the node's keys, stores them and uses them for the next connection. A new bearer token
+    /// is used at once; the answer to the next poll contains it, so that the agent stores it.
     async fn renew(&self) -> Result<(), LinkError> {
         let Some(certificates) = &self.certificates else {
             return Err(LinkError::Setup("there is no certificate to renew".to_owned()));
@@ -102,7 +113,12 @@ impl GrpcLink {
         let mut client = self.client();
         let call = client.renew(self.request(request));
         let answer = with_deadline(self.deadline, call).await?;
-        certificates.store(&wire::parse_renewal(answer)?).map_err(local)?;
+        let (issued, credential) = wire::parse_renewal(answer)?;
+        if let Some(credential) = credential {
+            self.set_credential(&credential)?;
+            self.replace_renewed_credential(Some(credential));
+        }
+        certificates.store(&issued).map_err(local)?;
         self.reconnect()?;
         self.renewal_pace.record_success();
         tracing::info!("the server renewed the certificate of this node");

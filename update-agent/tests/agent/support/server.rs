@@ -27,6 +27,10 @@ pub struct ServerState {
     pub window_open: bool,
     /// The bearer token that the server issues and accepts; empty for none.
     pub credential: String,
+    /// A bearer token that has expired: it is accepted for its renewal only. Empty for none.
+    pub expired_credential: String,
+    /// A proxy terminates TLS, so the server sees no client certificate.
+    pub is_behind_proxy: bool,
     /// The client certificates that the server issued.
     pub issued: Vec<Vec<u8>>,
     /// The certificate requests of the last renewal.
@@ -75,6 +79,8 @@ impl Default for ServerState {
             target: None,
             window_open: false,
             credential: "first-credential".into(),
+            expired_credential: String::new(),
+            is_behind_proxy: false,
             issued: Vec::new(),
             renew_request: None,
             aged: 0,
@@ -114,6 +120,12 @@ fn has_ended(events: &[pb::Event]) -> bool {
 }
 
 impl ServerState {
+    /// The client certificate of a call.
+    fn shown_certificate<T>(&self, request: &Request<T>) -> Option<Vec<u8>> {
+        let shown = request.peer_certs().filter(|_| !self.is_behind_proxy);
+        shown.map(|chain| chain[0].to_vec())
+    }
+
     /// Position of a certificate among the issued ones.
     fn index_of(&self, certificate: Option<Vec<u8>>) -> Option<usize> {
         let certificate = certificate?;
@@ -163,9 +175,10 @@ struct TestAgentService {
     authority: ServerAuthority,
 }
 
-/// The client certificate of a call.
-fn shown_certificate<T>(request: &Request<T>) -> Option<Vec<u8>> {
-    request.peer_certs().map(|chain| chain[0].to_vec())
+/// Whether a call has this bearer token.
+fn has_credential<T>(request: &Request<T>, credential: &str) -> bool {
+    let value = request.metadata().get("authorization");
+    value.is_some_and(|value| value.as_bytes() == format!("Bearer {credential}").as_bytes())
 }
 
 impl TestAgentService {
@@ -173,7 +186,8 @@ impl TestAgentService {
         let mute = {
             let mut state = self.state.lock().unwrap();
             state.calls.push(call);
-            state.shown.push(shown_certificate(request));
+            let shown = state.shown_certificate(request);
+            state.shown.push(shown);
             if state.unavailable_calls > 0 {
                 state.unavailable_calls -= 1;
                 let mut status = Status::unavailable("not just now");
@@ -198,19 +212,18 @@ impl TestAgentService {
     ) -> Result<T, Status> {
         self.record_call(call, &request).await?;
         let state = self.state.lock().unwrap();
-        if let Some(index) = state.index_of(shown_certificate(&request)) {
+        if let Some(index) = state.index_of(state.shown_certificate(&request)) {
             if index < state.expired {
                 return Err(Status::unauthenticated("the certificate expired 60 days ago"));
             }
             drop(state);
             return Ok(request.into_inner());
         }
-        let expected = format!("Bearer {}", state.credential);
-        drop(state);
-        match request.metadata().get("authorization") {
-            Some(value) if value.as_bytes() == expected.as_bytes() => Ok(request.into_inner()),
-            _ => Err(Status::unauthenticated("the credential is not valid")),
+        if has_credential(&request, &state.credential) {
+            drop(state);
+            return Ok(request.into_inner());
         }
+        Err(Status::unauthenticated("the credential is not valid"))
     }
 }
 
@@ -248,8 +261,12 @@ impl AgentService for TestAgentService {
     ) -> Result<Response<pb::RenewResponse>, Status> {
         self.record_call("renew", &request).await?;
         let mut state = self.state.lock().unwrap();
-        if state.index_of(shown_certificate(&request)).is_none() {
-            return Err(Status::unauthenticated("the connection shows no certificate"));
+        let mut credential = String::new();
+        if state.index_of(state.shown_certificate(&request)).is_none() {
+            if !has_credential(&request, &state.expired_credential) {
+                return Err(Status::unauthenticated("the connection shows no certificate"));
+            }
+            credential.clone_from(&state.credential);
         }
         if let Some(code) = state.renewal_refusal {
             return Err(Status::new(code, "the host is not trusted"));
@@ -259,14 +276,14 @@ impl AgentService for TestAgentService {
         let decryption_certificate = self.authority.issue(&request.decryption_certificate_request);
         state.renew_request = Some(request);
         state.issued.push(certificate.clone());
-        Ok(Response::new(pb::RenewResponse { certificate, decryption_certificate }))
+        Ok(Response::new(pb::RenewResponse { certificate, decryption_certificate, credential }))
     }
 
     async fn poll(
         &self,
         request: Request<pb::PollRequest>,
     ) -> Result<Response<pb::PollResponse>, Status> {
-        let shown = shown_certificate(&request);
+        let shown = self.state.lock().unwrap().shown_certificate(&request);
         let request = self.record_node_call("poll", request).await?;
         let mut state = self.state.lock().unwrap();
         state.waiting_reason = request.waiting;
