@@ -12,7 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use evenkeel_api::Input;
-use evenkeel_kit::offload;
+use evenkeel_kit::{OffloadShare, offload};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -44,7 +44,7 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Json<T> {
             check_read_only::<T>(&object)?;
             parse_input(object)
         };
-        offload(bytes.len(), parse).await.map(Self)
+        offload(OffloadShare::Rest, bytes.len(), parse).await.map(Self)
     }
 }
 
@@ -69,7 +69,7 @@ impl<S: Send + Sync, T: Input> FromRequest<S> for Patch<T> {
             let fields = object.as_object().cloned().unwrap_or_default();
             Ok(Self { body: parse_input(object)?, fields })
         };
-        offload(bytes.len(), parse).await
+        offload(OffloadShare::Rest, bytes.len(), parse).await
     }
 }
 
@@ -99,7 +99,7 @@ impl<S: Send + Sync, T: Input + Default + Serialize> FromRequest<S> for Change<T
             change.apply_to(&T::default(), None)?;
             Ok(change)
         };
-        offload(bytes.len(), parse).await
+        offload(OffloadShare::Rest, bytes.len(), parse).await
     }
 }
 

@@ -35,6 +35,6 @@ pub use clock::{Clock, SystemClock, TestClock};
 pub use job_schedule::JobSchedule;
 pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore, max_per_project};
 pub use lifecycle::Lifecycle;
-pub use offload::{offload, offload_now};
+pub use offload::{OffloadShare, offload, offload_now};
 pub use secret::Secret;
 pub use setting_type::describe_setting_type;

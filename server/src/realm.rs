@@ -8,6 +8,7 @@ mod access_log;
 mod attempts;
 mod log_out;
 mod login_record;
+mod password_checks;
 mod user_lookup;
 mod user_roles;
 pub(crate) mod user_store;
@@ -31,7 +32,6 @@ use evenkeel_store::logins::{self, LoginRefresh};
 use evenkeel_store::{ConnectionShare, Store, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -40,6 +40,7 @@ use crate::listen::Peer;
 use access_log::{TokenUser, UserTokens, log_request, truncate_name};
 use attempts::LoginAttempts;
 use login_record::{FailureRecorder, LoginRefusal};
+use password_checks::PasswordChecks;
 use user_roles::resolve_roles;
 use user_store::UserStore;
 
@@ -48,9 +49,6 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 
 /// Maximum duration of a request, including its body and the wait for the password check.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Maximum number of concurrent password checks. Each needs CPU time and memory.
-const MAX_CONCURRENT_PASSWORD_CHECKS: usize = 2;
 
 /// Maximum length of a client ID in bytes, and the client ID of clients that send none.
 const MAX_CLIENT_ID_BYTES: usize = 128;
@@ -76,7 +74,7 @@ pub(crate) struct Realm {
     is_tls: bool,
     trusted_proxies: Vec<IpAddr>,
     reusable_token_clients: Vec<String>,
-    password_checks: Arc<Semaphore>,
+    password_checks: PasswordChecks,
 }
 
 impl Realm {
@@ -104,7 +102,7 @@ impl Realm {
             is_tls: false,
             trusted_proxies: login.trusted_proxies.iter().map(IpAddr::to_canonical).collect(),
             reusable_token_clients: login.reusable_refresh_token_clients.clone(),
-            password_checks: Arc::new(Semaphore::new(MAX_CONCURRENT_PASSWORD_CHECKS)),
+            password_checks: PasswordChecks::default(),
         })
     }
 

@@ -11,7 +11,7 @@ use evenkeel_domain::id::RunId;
 use evenkeel_domain::os::Image;
 use evenkeel_domain::run::{AbandonCause, OpenRun, RunEvent, RunEventRecord, RunState, UpdateRun};
 use evenkeel_domain::status::Status as NodeStatus;
-use evenkeel_kit::{offload, offload_now};
+use evenkeel_kit::{OffloadShare, offload, offload_now};
 use evenkeel_proto::maintmgr::maintmgr_service_server::MaintmgrService;
 use evenkeel_proto::maintmgr::{
     PlatformUpdateStatusRequest, PlatformUpdateStatusResponse, UpdateStatus,
@@ -76,7 +76,10 @@ impl MaintenanceManager {
     ) -> Result<PlatformUpdateStatusResponse, Status> {
         let update_status =
             update_status.ok_or_else(|| Status::invalid_argument("update_status: is required"))?;
-        let sample = offload(message_bytes(&update_status), || decode_sample(&update_status)).await;
+        let sample = offload(OffloadShare::Nodes, message_bytes(&update_status), || {
+            decode_sample(&update_status)
+        })
+        .await;
         if evaluate::may_be_unchanged(sample.kind) {
             let unchanged =
                 self.try_without_write(eim_node, &update_status, &sample, since).await?;
@@ -108,7 +111,10 @@ impl MaintenanceManager {
         let bytes = message_bytes(update_status);
         let context = PollContext {
             node: NodeKey::Uuid(tenant, uuid),
-            cache_key: offload(bytes, || cache.key_for_eim_poll(uuid, update_status)).await,
+            cache_key: offload(OffloadShare::Nodes, bytes, || {
+                cache.key_for_eim_poll(uuid, update_status)
+            })
+            .await,
             payload: PollPayload::Eim {
                 sample: sample.clone(),
                 available: update_status.os_update_available.clone(),

@@ -9,7 +9,7 @@ mod system_info;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::id::{HostId, InstanceId};
 use evenkeel_domain::status::{Indication, Status as NodeStatus};
-use evenkeel_kit::offload;
+use evenkeel_kit::{OffloadShare, offload};
 use evenkeel_proto::hostmgr::hostmgr_server::Hostmgr;
 use evenkeel_proto::hostmgr::{
     HostStatusResp, SystemInfo, UpdateHostStatusByHostGuidRequest,
@@ -158,7 +158,9 @@ impl MaintenanceManager {
             let digest: hardware::HardwareDigest = Sha256::digest(info.encode_to_vec()).into();
             Some((reported, digest))
         };
-        let Some((reported, digest)) = offload(info.encoded_len(), parse).await else {
+        let Some((reported, digest)) =
+            offload(OffloadShare::Nodes, info.encoded_len(), parse).await
+        else {
             return Ok(());
         };
         let tx = self.store.tenant(eim_node.tenant).await.map_err(status::from_store_error)?;

@@ -206,7 +206,7 @@ fn remember(
 }
 
 /// The owner of an IPv6 address usually has a /64 network of addresses.
-fn client_network(address: IpAddr) -> IpAddr {
+pub(super) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(all) => {
             let [a, b, c, d, ..] = all.segments();

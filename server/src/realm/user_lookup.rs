@@ -62,15 +62,14 @@ impl Realm {
     }
 
     /// Returns the user if the password is correct. Runs on a blocking thread; the number of
-    /// concurrent checks is limited.
+    /// concurrent checks is limited, in total and per address.
     pub(super) async fn check_password(
         &self,
         name: &str,
         client: Option<IpAddr>,
         password: Secret,
     ) -> Result<Option<User>, TokenError> {
-        let permit = Arc::clone(&self.password_checks).acquire_owned().await;
-        let permit = permit.map_err(|error| internal_error(&error))?;
+        let permit = self.password_checks.acquire(client).await;
         let sources = self.load_sources(name).await?;
         let is_ambiguous = sources.has_both(name);
         let owned_name = name.to_owned();

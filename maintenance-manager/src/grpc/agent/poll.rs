@@ -8,7 +8,7 @@ use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::id::{HostId, scatter};
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::run::{RunEvent, RunEventRecord};
-use evenkeel_kit::offload;
+use evenkeel_kit::{OffloadShare, offload};
 use evenkeel_proto::agent::{Facts, PollRequest, PollResponse};
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
@@ -68,7 +68,7 @@ impl PollInput {
         let bytes = self.bytes();
         let Self { facts, packages, payload, .. } = self;
         let digest = payload.facts_digest.clone();
-        offload(bytes, || WriteInput {
+        offload(OffloadShare::Nodes, bytes, || WriteInput {
             facts: facts.map(|reported| facts::parse(*reported, digest)),
             packages: PackageList::parse(packages),
             payload,

@@ -2,7 +2,7 @@
 
 use evenkeel_domain::invalid::Invalid;
 use evenkeel_domain::run::{AttemptId, RunEvent, RunEventRecord, UpdateRun};
-use evenkeel_kit::offload;
+use evenkeel_kit::{OffloadShare, offload};
 use evenkeel_proto::agent::{Event, ReportRequest, ReportResponse};
 use evenkeel_store::nodes::MachineKey;
 use evenkeel_store::runs::Subject;
@@ -36,7 +36,9 @@ pub async fn report(
     }
     let node_key = (node.tenant, node.host);
     manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
-    let events = offload(bytes, || decode_events(events)).await.map_err(status::from_invalid)?;
+    let events = offload(OffloadShare::Nodes, bytes, || decode_events(events))
+        .await
+        .map_err(status::from_invalid)?;
     let stored = manager.node_writer.with_write_permit((node.tenant, CallKind::Write), |permit| {
         store_report(permit, node, (attempt, digest.as_str()), (events, bytes as u64))
     });
