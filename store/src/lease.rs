@@ -21,8 +21,8 @@ pub enum Lease {
 
 impl Store {
     /// Takes a lease; none if another replica has it. The transaction holds the lease until it ends
-    /// and must be used at least once a minute. It must not write: an open writer delays the
-    /// readers of the change log.
+    /// and must be used at least once a minute. It must not write, except right before its commit:
+    /// an open writer delays the readers of the change log.
     ///
     /// # Errors
     /// The database cannot be reached.

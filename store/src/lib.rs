@@ -74,6 +74,7 @@ pub mod server_keys;
 pub mod settings;
 pub mod sites;
 pub mod tallies;
+pub mod task_passes;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod users;

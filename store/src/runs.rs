@@ -7,7 +7,9 @@ mod history;
 mod queries;
 
 pub use details::{RunDetails, find_details, find_many_details};
-pub use expiry::{StalledRun, delete_expired, list_timed_out, list_unattended};
+pub use expiry::{
+    OpenRunPosition, StalledRun, UnattendedRuns, delete_expired, list_timed_out, list_unattended,
+};
 pub(crate) use queries::NO_PACKAGES_SQL;
 pub use queries::{
     delete, events, find, find_attempt, find_last_sampled, find_many, find_open, find_opened_with,

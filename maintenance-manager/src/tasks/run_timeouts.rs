@@ -1,6 +1,6 @@
 //! Ends open runs that timed out, or that were downloaded for a window that will not come.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -14,6 +14,7 @@ use evenkeel_kit::clock::Clock;
 use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, StalledRun, Subject};
+use evenkeel_store::task_passes::{self, SharedTask};
 use evenkeel_store::{FleetTx, Lease, Store, StoreError, Tx, contacts};
 use tokio_util::sync::CancellationToken;
 
@@ -25,11 +26,14 @@ use crate::settings::Settings;
 /// The number of runs that are read at once.
 const PAGE_SIZE: u32 = 100;
 
+/// The number of open runs in which one statement looks for those that nobody reports.
+const SEARCHED_RUNS: u32 = 500;
+
 /// The maximum delay with which a contact is written. For a long poll, the contact is its arrival.
 const MAX_CONTACT_LAG: TimeDelta = TimeDelta::minutes(5);
 
-/// How often the reaper looks for runs that nobody reports any more. The search reads all runs that
-/// wait for their window, and nothing waits for its result.
+/// How often one of the replicas looks for runs that nobody reports any more. The search reads all
+/// open runs, and nothing waits for its result.
 const UNATTENDED_CHECK_INTERVAL: TimeDelta = TimeDelta::minutes(10);
 
 /// Ends runs that timed out. A pass needs no input: its work follows from the database alone. One
@@ -44,8 +48,6 @@ pub struct RunReaper {
     /// How much later than its last contact a node may have received an answer.
     contact_lag: TimeDelta,
     outage: Arc<Outage>,
-    /// When this process last looked for runs that nobody reports.
-    last_unattended_check: Arc<Mutex<Option<Time>>>,
 }
 
 impl RunReaper {
@@ -59,7 +61,6 @@ impl RunReaper {
             timeouts: settings.run_timeouts(),
             contact_lag: MAX_CONTACT_LAG + to_time_delta(settings.long_poll.max_duration),
             outage: Arc::default(),
-            last_unattended_check: Arc::default(),
         }
     }
 
@@ -97,62 +98,81 @@ impl RunReaper {
         let Some(lease) = self.store.try_lease(Lease::RunTimeouts).await? else {
             return Ok(0);
         };
-        let mut ended = self.end_all(&lease, RunSearch::TimedOut, now, stopping).await?;
-        if self.is_unattended_check_due(now) {
-            ended += self.end_all(&lease, RunSearch::Unattended, now, stopping).await?;
-            *self.last_check() = Some(now);
+        let mut ended = self.end_timed_out(&lease, now, stopping).await?;
+        let last_check = task_passes::find_last(&lease, SharedTask::UnattendedRuns).await?;
+        if last_check.is_none_or(|last| (now - last).abs() >= UNATTENDED_CHECK_INTERVAL) {
+            ended += self.end_unattended(&lease, now, stopping).await?;
+            if !stopping.is_cancelled() {
+                task_passes::record(&lease, SharedTask::UnattendedRuns, now).await?;
+            }
         }
         // A dropped transaction ends only when its connection is used again.
         lease.commit().await?;
         Ok(ended)
     }
 
-    fn is_unattended_check_due(&self, now: Time) -> bool {
-        self.last_check().is_none_or(|last| (now - last).abs() >= UNATTENDED_CHECK_INTERVAL)
-    }
-
-    fn last_check(&self) -> MutexGuard<'_, Option<Time>> {
-        self.last_unattended_check.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends the runs of a search that are due. Reading a page keeps the lease.
-    async fn end_all(
+    /// Ends the runs that timed out. Reading a page keeps the lease.
+    async fn end_timed_out(
         &self,
         lease: &FleetTx,
-        search: RunSearch,
         now: Time,
         stopping: &CancellationToken,
     ) -> Result<usize, StoreError> {
         let (mut ended, mut last) = (0, None);
         loop {
             let page = (last, PAGE_SIZE);
-            let candidates = match search {
-                RunSearch::TimedOut => {
-                    runs::list_timed_out(lease, &self.timeouts, now, page).await?
-                }
-                RunSearch::Unattended => {
-                    runs::list_unattended(lease, self.contact_lag, now, page).await?
-                }
-            };
-            for candidate in &candidates {
-                if stopping.is_cancelled() {
-                    return Ok(ended);
-                }
-                match self.end_if_due(*candidate, search, now).await {
-                    Ok(true) => ended += 1,
-                    Ok(false) => {}
-                    // An unreachable database fails all runs; a locked node fails only its own.
-                    Err(error @ StoreError::Unreachable(_)) => return Err(error),
-                    Err(error) => {
-                        tracing::warn!(run.id = %candidate.run, error = %chain(&error), "cannot check a run");
-                    }
-                }
-            }
-            last = candidates.last().copied();
-            if last.is_none() {
+            let due = runs::list_timed_out(lease, &self.timeouts, now, page).await?;
+            ended += self.end_runs(&due, RunSearch::TimedOut, now, stopping).await?;
+            last = due.last().copied();
+            if last.is_none() || stopping.is_cancelled() {
                 return Ok(ended);
             }
         }
+    }
+
+    /// Ends the runs that nobody reports any more. Reading a part of the open runs keeps the lease.
+    async fn end_unattended(
+        &self,
+        lease: &FleetTx,
+        now: Time,
+        stopping: &CancellationToken,
+    ) -> Result<usize, StoreError> {
+        let (mut ended, mut last) = (0, None);
+        loop {
+            let part = (last, SEARCHED_RUNS);
+            let found = runs::list_unattended(lease, self.contact_lag, now, part).await?;
+            ended += self.end_runs(&found.due, RunSearch::Unattended, now, stopping).await?;
+            last = found.last;
+            if last.is_none() || stopping.is_cancelled() {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Ends those of these runs that are due.
+    async fn end_runs(
+        &self,
+        candidates: &[StalledRun],
+        search: RunSearch,
+        now: Time,
+        stopping: &CancellationToken,
+    ) -> Result<usize, StoreError> {
+        let mut ended = 0;
+        for candidate in candidates {
+            if stopping.is_cancelled() {
+                return Ok(ended);
+            }
+            match self.end_if_due(*candidate, search, now).await {
+                Ok(true) => ended += 1,
+                Ok(false) => {}
+                // An unreachable database fails all runs; a locked node fails only its own.
+                Err(error @ StoreError::Unreachable(_)) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(run.id = %candidate.run, error = %chain(&error), "cannot check a run");
+                }
+            }
+        }
+        Ok(ended)
     }
 
     /// Ends a run if it is due. Of the runs that nobody reports most are not due, so they are
