@@ -16,7 +16,6 @@ mod waiting;
 
 use std::time::Instant;
 
-use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{
     BeginRequest, BeginResponse, EnrollRequest, EnrollResponse, PollRequest, PollResponse,
@@ -32,9 +31,6 @@ use crate::status;
 
 /// The name of the poll call in metrics and log. Polls are by far the most frequent calls.
 const POLL_CALL: &str = "poll";
-
-/// The age of a certificate or a credential at which its node should renew it.
-const RENEWAL_AGE: TimeDelta = TimeDelta::days(1);
 
 #[tonic::async_trait]
 impl AgentService for MaintenanceManager {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use evenkeel_auth::{AuthError, Authority, Caller, KeyFingerprint, NodeCertificate, NodeSubject};
 use evenkeel_domain::Time;
 use evenkeel_domain::host::{Host, parse_uuid};
@@ -41,6 +42,9 @@ pub struct Node {
     pub key: KeyFingerprint,
     pub proof: NodeProof,
 }
+
+/// The age of a certificate or a credential at which its node should renew it.
+pub const RENEWAL_AGE: TimeDelta = TimeDelta::days(1);
 
 /// How a node of ours authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use evenkeel_domain::tenant::TenantId;
 use tonic::Status;
 
 use crate::durations::to_time_delta;
-use crate::grpc::agent::RENEWAL_AGE;
-use crate::grpc::caller::{Node, NodeProof};
+use crate::grpc::caller::{Node, NodeProof, RENEWAL_AGE};
 use crate::manager::MaintenanceManager;
 
 /// Issues the credential of a node that was enrolled with this key.

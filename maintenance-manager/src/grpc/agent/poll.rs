@@ -23,8 +23,8 @@ use crate::evaluate::{Answer, AnswerPayload, OwnAnswer, OwnPayload, check_node, 
 use crate::grpc::agent::facts::ParsedFacts;
 use crate::grpc::agent::long_poll::{self, LongPollOptions, LongPollResult};
 use crate::grpc::agent::packages::PackageList;
-use crate::grpc::agent::{RENEWAL_AGE, begin, credentials, facts, packages, waiting};
-use crate::grpc::caller::{Node, NodeProof};
+use crate::grpc::agent::{begin, credentials, facts, packages, waiting};
+use crate::grpc::caller::{Node, NodeProof, RENEWAL_AGE};
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
 use crate::poll::batch::{BatchResult, PollContext, PollPayload, PollProtocol, Priority};
