@@ -345,7 +345,7 @@ async fn the_search_for_unattended_runs_is_made_once_for_all_replicas() {
 }
 
 #[tokio::test]
-async fn the_parts_of_the_search_for_unattended_runs_leave_out_no_run() {
+async fn the_search_for_unattended_runs_in_parts_finds_each_run() {
     let server = TestServer::with_waiting_fleet().await;
     assert!(server.unattended_runs(1_000).await.is_empty(), "their nodes may begin offline");
     server.execute_sql("UPDATE update_runs SET granted_at = NULL WHERE ended_at IS NULL").await;

@@ -70,11 +70,11 @@ mod tests {
         let checks = PasswordChecks::default();
         let first = checks.acquire(address("2001:db8::1")).await;
         // An owner usually has a network of addresses.
-        let mut flood: Vec<_> = (2..30)
+        let mut waiting: Vec<_> = (2..30)
             .map(|last| Box::pin(checks.acquire(address(&format!("2001:db8::{last}")))))
             .collect();
-        for waiting in &mut flood {
-            assert!(waiting.as_mut().poll(&mut context).is_pending());
+        for one in &mut waiting {
+            assert!(one.as_mut().poll(&mut context).is_pending());
         }
         let other = timeout(Duration::from_mins(1), checks.acquire(address("192.0.2.1"))).await;
         assert!(other.is_ok(), "a check is free");
@@ -85,11 +85,11 @@ mod tests {
             panic!("a check is free");
         };
         drop(first);
-        let Poll::Ready(next) = flood[0].as_mut().poll(&mut context) else {
+        let Poll::Ready(next) = waiting[0].as_mut().poll(&mut context) else {
             panic!("the first one has its turn");
         };
-        assert!(flood[1].as_mut().poll(&mut context).is_pending());
-        drop((third, next, flood));
+        assert!(waiting[1].as_mut().poll(&mut context).is_pending());
+        drop((third, next, waiting));
         assert_eq!(checks.per_address.key_count(), 0, "unused addresses need no memory");
     }
 }
