@@ -184,8 +184,9 @@ test-upgrade: tools ## migrate 1,000,000 runs with 10,000,000 events while nodes
 	  $(step) test-upgrade cargo test --workspace --locked --test servers -- --nocapture upgrade::
 
 .PHONY: test-rolling
-test-rolling: tools ## three replicas behind HAProxy and nginx: restarts, an upgrade and a promotion of the database with 2,000 polls a second (POLLS_PER_SECOND=n, SECONDS=n)
+test-rolling: tools ## three replicas behind HAProxy and nginx: restarts, an upgrade and a promotion of the database with 2,000 polls a second (POLLS_PER_SECOND=n, SECONDS=n, MIN_PERCENT=n)
 	@SHOW=1 EVENKEEL_ROLLING_POLLS_PER_SECOND=$(or $(POLLS_PER_SECOND),2000) EVENKEEL_ROLLING_SECONDS=$(or $(SECONDS),15) \
+	  EVENKEEL_ROLLING_MIN_PERCENT=$(or $(MIN_PERCENT),80) \
 	  $(step) test-rolling cargo test --workspace --locked --test servers -- --nocapture --test-threads=1 rolling::
 
 .PHONY: test-watch

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `EVENKEEL_ROLLING_POLLS_PER_SECOND` | polls per second of all nodes |
 //! | `EVENKEEL_ROLLING_SECONDS` | seconds of load before and after each event |
+//! | `EVENKEEL_ROLLING_MIN_PERCENT` | part of these polls that must be answered; 0 in `make test`, where other tests run |
 //! | `EVENKEEL_TEST_SERVER` | another build of `evenkeeld` to test |
 
 mod front_proxy;

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,6 +14,7 @@ use evenkeel_tests::architecture::tree;
 use evenkeel_tests::history::Replicas;
 use evenkeel_tests::run_program;
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 
 use crate::hanging::test_server::until;
@@ -50,6 +51,8 @@ pub struct FrontProxy {
     admin_socket: Option<PathBuf>,
     folder: TempDir,
     _process: Child,
+    /// They never listen. They keep other programs from the ports of the proxy until it has them.
+    _reserved_ports: [TcpSocket; 3],
 }
 
 impl FrontProxy {
@@ -61,7 +64,8 @@ impl FrontProxy {
         let shipped = tree::root().join("deploy/ha/haproxy.cfg");
         let path = shipped.to_string_lossy();
         run_program(Path::new(HAPROXY), &["-c", "-f", &path]).await;
-        let (folder, addresses) = (temporary_folder(), LISTENERS.map(|_| free_address()));
+        let (folder, reserved_ports) = (temporary_folder(), LISTENERS.map(|_| reserve_port()));
+        let addresses = reserved_ports.each_ref().map(local_address);
         let socket = folder.path().join("admin.sock");
         let mut changes = vec![
             ("log /dev/log local0".to_owned(), "log stdout format raw local0".to_owned()),
@@ -85,7 +89,13 @@ impl FrontProxy {
         let config = write_configuration(&shipped, folder.path(), &changes);
         run_program(Path::new(HAPROXY), &["-c", "-f", &config]).await;
         let process = start(HAPROXY, &["-db", "-f", &config], folder.path());
-        let proxy = Self { addresses, admin_socket: Some(socket), folder, _process: process };
+        let proxy = Self {
+            addresses,
+            admin_socket: Some(socket),
+            folder,
+            _process: process,
+            _reserved_ports: reserved_ports,
+        };
         proxy.wait_until_replicas_are_up().await;
         proxy
     }
@@ -96,7 +106,8 @@ impl FrontProxy {
     /// nginx refuses the configuration, or does not start.
     pub async fn start_nginx(replicas: &mut Replicas) -> Self {
         let shipped = tree::root().join("deploy/ha/nginx.conf");
-        let (folder, addresses) = (temporary_folder(), LISTENERS.map(|_| free_address()));
+        let (folder, reserved_ports) = (temporary_folder(), LISTENERS.map(|_| reserve_port()));
+        let addresses = reserved_ports.each_ref().map(local_address);
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
         let mut changes = vec![
             ("user www-data;\n".to_owned(), String::new()),
@@ -117,7 +128,13 @@ impl FrontProxy {
         // One process, which ends when it is killed.
         let how = "daemon off; master_process off;";
         let process = start(NGINX, &["-c", &config, "-g", how], folder.path());
-        let proxy = Self { addresses, admin_socket: None, folder, _process: process };
+        let proxy = Self {
+            addresses,
+            admin_socket: None,
+            folder,
+            _process: process,
+            _reserved_ports: reserved_ports,
+        };
         until("nginx accepts connections", async || {
             proxy.addresses.iter().all(|address| TcpStream::connect(address).is_ok()).then_some(())
         })
@@ -191,9 +208,16 @@ fn temporary_folder() -> TempDir {
     tempfile::Builder::new().prefix("evenkeel-proxy.").tempdir().expect("a temporary folder")
 }
 
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("an address")
+/// Binds a free port. A program that sets `SO_REUSEADDR`, as the proxies do, can listen on it.
+fn reserve_port() -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("an option of sockets");
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+    socket
+}
+
+fn local_address(socket: &TcpSocket) -> SocketAddr {
+    socket.local_addr().expect("an address")
 }
 
 #[expect(clippy::disallowed_methods, reason = "the proxies are other programs")]

@@ -67,13 +67,15 @@ async fn a_promotion_under_load_loses_no_report_and_fails_no_poll_afterwards() {
     let DatabasePair { primary, standby, proxies: _proxies } = pair;
     let lost_at = Instant::now();
     primary.stop().await;
+    // Otherwise they could still be ready when the test asks whether they are ready again.
+    replicas.wait_for_readiness(false).await;
     standby.promote().await;
     print_progress(&format!("the standby was promoted after {:.1?}", lost_at.elapsed()));
     replicas.wait_for_readiness(true).await;
-    let ready_at = Instant::now();
-    print_progress(&format!("all replicas were ready after {:.1?}", ready_at - lost_at));
-    let recovered_at = ready_at.max(lost_at + IDLE_TEST_AGE);
+    print_progress(&format!("all replicas were ready after {:.1?}", lost_at.elapsed()));
+    // Until then, HAProxy may refuse the new connection of a node.
     proxy.wait_until_replicas_are_up().await;
+    let recovered_at = Instant::now().max(lost_at + IDLE_TEST_AGE);
     until("no connection of the old primary is used", async || {
         (Instant::now() > recovered_at).then_some(())
     })
