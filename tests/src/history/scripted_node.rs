@@ -27,6 +27,9 @@ use super::replicas::Replicas;
 /// How long a call is repeated before the test fails.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// Default of the delay before a call is repeated.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Digest of the facts of every node, which a server stores and does not check.
 const FACTS_DIGEST: [u8; 32] = [1; 32];
 
@@ -41,6 +44,8 @@ pub struct ScriptedNode {
     pub channels: Vec<Channel>,
     /// The attempt that is ready to start.
     pub attempt: Uuid,
+    /// Delay before a call is repeated.
+    pub retry_interval: Duration,
 }
 
 impl ScriptedNode {
@@ -81,6 +86,7 @@ impl ScriptedNode {
             credential,
             channels: registrar.channels.clone(),
             attempt: Uuid::nil(),
+            retry_interval: RETRY_INTERVAL,
         }
     }
 
@@ -100,6 +106,7 @@ impl ScriptedNode {
             credential,
             channels: registrar.channels.clone(),
             attempt: Uuid::nil(),
+            retry_interval: RETRY_INTERVAL,
         }
     }
 
@@ -300,6 +307,6 @@ impl ScriptedNode {
 
     async fn wait_before_retry(&self, status: &Status, begun: Instant) {
         assert!(begun.elapsed() < ANSWER_TIMEOUT, "{} has no answer: {status:?}", self.member.host);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(self.retry_interval).await;
     }
 }

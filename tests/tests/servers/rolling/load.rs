@@ -29,7 +29,7 @@ const POLLS_PER_NODE_SECOND: u64 = 5;
 /// Interval between two reports of a node.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Delay of the only retry of a poll: the shortest one of an agent.
+/// Delay of the only retry of a poll, and of each retry of a report: the shortest one of an agent.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A call without an answer for this time has failed.
@@ -141,7 +141,8 @@ impl Load {
     /// Enrols a node that does not call by itself.
     pub async fn enroll_node(&mut self) -> ScriptedNode {
         let (registrar, rng) = (&mut self.registrar, &mut self.rng);
-        let node = ScriptedNode::enroll_at(registrar, &self.address, rng).await;
+        let mut node = ScriptedNode::enroll_at(registrar, &self.address, rng).await;
+        node.retry_interval = RETRY_DELAY;
         node.send_facts().await;
         node
     }
