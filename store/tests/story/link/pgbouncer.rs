@@ -1,13 +1,13 @@
 //! A real `PgBouncer` in front of a Postgres.
 
 use std::fs::{self, File, Permissions};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::proxies::{proxied_url, socket_of};
 use super::until;
@@ -20,6 +20,8 @@ pub struct PgBouncer {
     address: SocketAddr,
     process: Child,
     folder: TempDir,
+    /// It never listens. It keeps other programs from the port until `PgBouncer` has it.
+    _reserved_port: TcpSocket,
 }
 
 impl PgBouncer {
@@ -28,9 +30,10 @@ impl PgBouncer {
         let folder = tempfile::tempdir().expect("a folder");
         // It runs as the user of Postgres.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("permissions");
-        let address = free_address();
+        let reserved_port = reserve_port();
+        let address = reserved_port.local_addr().expect("an address");
         let process = spawn(&folder, direct, &settings(direct, address, pool_mode));
-        let pooler = Self { address, process, folder };
+        let pooler = Self { address, process, folder, _reserved_port: reserved_port };
         until("PgBouncer listens", async || TcpStream::connect(address).await.ok()).await;
         pooler
     }
@@ -54,9 +57,12 @@ impl Drop for PgBouncer {
     }
 }
 
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("an address")
+/// Binds a free port. A program that sets `SO_REUSEADDR`, as `PgBouncer` does, can listen on it.
+fn reserve_port() -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("an option of sockets");
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+    socket
 }
 
 fn settings(direct: &str, address: SocketAddr, pool_mode: &str) -> String {
