@@ -54,9 +54,9 @@ enum Condition {
     Joined,
 }
 
-/// What the name of a source stands for.
+/// What a column belongs to.
 #[derive(Clone, Copy, Debug)]
-enum Named {
+enum ColumnOwner {
     Reference(usize),
     /// A value, a function or a query, whose own tables are checked as well.
     Given,
@@ -227,12 +227,14 @@ impl<'a> References<'a> {
     fn apply_conditions(&mut self) {
         let mut equal = Vec::new();
         for (query, condition) in &self.conditions {
-            let resolve = |column: &Option<String>| self.resolve(*query, column.as_deref());
-            let group: Vec<Named> = match condition {
-                Condition::Given(column) => vec![Named::Given, resolve(column)],
-                Condition::Equal(columns) => columns.iter().map(resolve).collect(),
+            let owner_of = |column: Option<&str>| self.find_owner(*query, column);
+            let group: Vec<ColumnOwner> = match condition {
+                Condition::Given(column) => vec![ColumnOwner::Given, owner_of(column.as_deref())],
+                Condition::Equal(columns) => {
+                    columns.iter().map(|column| owner_of(column.as_deref())).collect()
+                }
                 Condition::Joined => {
-                    self.queries[*query].sources.iter().map(Source::named).collect()
+                    self.queries[*query].sources.iter().map(Source::column_owner).collect()
                 }
             };
             equal.push(group);
@@ -242,14 +244,14 @@ impl<'a> References<'a> {
         while count != self.limited.len() {
             count = self.limited.len();
             for group in &equal {
-                let is_limited = group.iter().any(|named| match named {
-                    Named::Reference(at) => self.limited.contains(at),
-                    Named::Given => true,
-                    Named::Unknown => false,
+                let is_limited = group.iter().any(|owner| match owner {
+                    ColumnOwner::Reference(at) => self.limited.contains(at),
+                    ColumnOwner::Given => true,
+                    ColumnOwner::Unknown => false,
                 });
-                let references = group.iter().filter_map(|named| match named {
-                    Named::Reference(at) => Some(*at),
-                    Named::Given | Named::Unknown => None,
+                let references = group.iter().filter_map(|owner| match owner {
+                    ColumnOwner::Reference(at) => Some(*at),
+                    ColumnOwner::Given | ColumnOwner::Unknown => None,
                 });
                 if is_limited {
                     self.limited.extend(references);
@@ -259,7 +261,7 @@ impl<'a> References<'a> {
     }
 
     /// What a column belongs to, from its source if it is named.
-    fn resolve(&self, query: usize, source: Option<&str>) -> Named {
+    fn find_owner(&self, query: usize, source: Option<&str>) -> ColumnOwner {
         let mut next = Some(query);
         while let Some(Query { outer, sources }) = next.map(|at| &self.queries[at]) {
             let mut matching = sources.iter().filter(|one| match source {
@@ -267,26 +269,26 @@ impl<'a> References<'a> {
                 None => !one.is_insert_target,
             });
             match (source, matching.next()) {
-                (Some(_), Some(found)) => return found.named(),
+                (Some(_), Some(found)) => return found.column_owner(),
                 (None, Some(first)) => {
                     let all = std::iter::once(first).chain(matching);
                     let mut tables = all.filter(|one| one.reference.is_some());
                     return match (tables.next(), tables.next()) {
-                        (None, _) => Named::Given,
-                        (Some(table), None) => table.named(),
-                        (Some(_), Some(_)) => Named::Unknown,
+                        (None, _) => ColumnOwner::Given,
+                        (Some(table), None) => table.column_owner(),
+                        (Some(_), Some(_)) => ColumnOwner::Unknown,
                     };
                 }
                 (_, None) => next = *outer,
             }
         }
-        Named::Unknown
+        ColumnOwner::Unknown
     }
 }
 
 impl Source {
-    fn named(&self) -> Named {
-        self.reference.map_or(Named::Given, Named::Reference)
+    fn column_owner(&self) -> ColumnOwner {
+        self.reference.map_or(ColumnOwner::Given, ColumnOwner::Reference)
     }
 }
 
