@@ -16,7 +16,7 @@ const EXCEPTIONS: [StatementException; 1] = [StatementException {
 
 /// Fewest requests of the document that must succeed, and different statements that they send.
 const MIN_SUCCESSES: usize = 100;
-const MIN_STATEMENTS: usize = 150;
+const MIN_STATEMENTS: usize = 120;
 
 #[tokio::test]
 async fn each_statement_of_a_request_names_its_project() {
