@@ -57,7 +57,8 @@ pub fn unknown_targets(documents: &[SourceFile], makefile: &str) -> Vec<String> 
 }
 
 /// Each command line in the documents that its program rejects. `understands` gets the arguments of each command
-/// whose first argument is one of `programs`, and returns what is wrong. A line may join commands with `&&` and `|`.
+/// whose first argument is one of `programs`, and returns what is wrong. A line may join commands with `&&` and `|`, have
+/// a command after `--`, and redirect its output with `>`.
 pub fn invalid_commands(
     documents: &[SourceFile],
     programs: &[&str],
@@ -71,7 +72,8 @@ pub fn invalid_commands(
                 continue;
             };
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            for arguments in arguments.split(|argument| matches!(*argument, "&&" | "|")) {
+            let is_separator = |argument: &&str| matches!(*argument, "&&" | "|" | "--" | ">");
+            for arguments in arguments.split(is_separator) {
                 if arguments.first().is_some_and(|first| programs.contains(first))
                     && let Err(why) = understands(arguments)
                 {
@@ -200,6 +202,17 @@ mod tests {
             ]
         );
         assert!(invalid_commands(&readme, &["evenkeel"], |_| Ok(())).is_empty());
+    }
+
+    #[test]
+    fn a_command_of_another_user_is_checked_without_its_redirection() {
+        let text = "```sh\nrunuser -u a -- evenkeel host > file\n```\n";
+        let page = [SourceFile::sample("README.md", text)];
+        let shown = |arguments: &[&str]| Err(arguments.join(" "));
+        assert_eq!(
+            invalid_commands(&page, &["evenkeel"], shown),
+            ["README.md: `runuser -u a -- evenkeel host > file`: evenkeel host"]
+        );
     }
 
     #[test]
