@@ -16,7 +16,7 @@ use backup::check_backup_page;
 const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Maximum duration of all commands of the pages together.
-const MAX_DURATION: Duration = Duration::from_mins(5);
+const MAX_DURATION: Duration = Duration::from_mins(10);
 
 /// Maximum number of command lines until the first update is listed.
 const MAX_COMMANDS: usize = 5;
