@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::agent::Intervals;
 use crate::gate::GateSettings;
 use crate::link::{BadProxy, Proxy};
-use crate::modules::packages::PackageToolTimeouts;
+use crate::modules::packages::{DEFAULT_HOOK_TIMEOUT, PackageToolTimeouts};
 use crate::other_updaters::OtherUpdatersMode;
 use crate::reboot::{self, RebootTiming};
 
@@ -136,6 +136,10 @@ pub struct PackagesConfig {
     /// three seconds is reported to the server.
     #[serde(with = "humantime_serde")]
     pub lock_timeout: Duration,
+    /// Time limit of each hook of apt around dpkg (`DPkg::Pre-Invoke`, `DPkg::Pre-Install-Pkgs`,
+    /// `DPkg::Post-Invoke`). A hook that takes longer is killed, and the change continues.
+    #[serde(with = "humantime_serde")]
+    pub hook_timeout: Duration,
     /// Maximum download rate of packages and package lists in bytes per second, or a number with
     /// `KiB`, `MiB` or `GiB`; 0 for none. A lower limit of the policy takes precedence.
     #[serde(deserialize_with = "deserialize_bytes")]
@@ -203,6 +207,7 @@ impl Default for PackagesConfig {
             download_timeout: Duration::from_hours(6),
             apply_timeout: Duration::from_hours(1),
             lock_timeout: Duration::from_mins(5),
+            hook_timeout: DEFAULT_HOOK_TIMEOUT,
             max_download_rate: 0,
         }
     }

@@ -112,6 +112,7 @@ impl<'a> ModuleRegistry<'a> {
     pub fn package_tools(&self) -> PackageTools {
         PackageTools::new(Arc::clone(&self.runner), self.config.package_tool_timeouts())
             .with_max_rate(self.config.packages.max_download_rate)
+            .with_hook_timeout(self.config.packages.hook_timeout)
     }
 
     /// Whether the managed root is the agent's own system and systemd runs it.

@@ -7,6 +7,7 @@
 mod advice;
 mod apt;
 mod apt_cache;
+mod apt_hooks;
 mod apt_log;
 mod audit;
 mod baseline;
@@ -80,6 +81,7 @@ use crate::owner::Owner;
 use crate::paths::AgentPaths;
 
 pub use self::apt::{AllowedChanges, PackageToolTimeouts, PackageTools};
+pub use self::apt_hooks::DEFAULT_HOOK_TIMEOUT;
 pub use self::baseline::{PackageBaseline, RebootRequests};
 pub use self::command::{PackagePlan, parse_packages, plan_packages, policy_spec};
 pub use self::files::{Deb, Digest, hex};
@@ -134,10 +136,12 @@ impl PackagesModule {
             return Ok(());
         }
         // A dpkg that is still running may need the files; they are removed the next time.
-        if self.archives.exists() && DpkgLock::is_held(&self.paths).map_err(storage_failure)? {
+        let is_used = self.archives.exists() || apt_hooks::exists(&self.paths);
+        if is_used && DpkgLock::is_held(&self.paths).map_err(storage_failure)? {
             let reason = "the downloaded files are retained, because dpkg is still running";
             return Err(Failure::new(FailureKind::Apply, reason));
         }
+        apt_hooks::remove(&self.paths).map_err(storage_failure)?;
         if !self.archives.is_retained() {
             self.archives.remove_all().map_err(storage_failure)?;
         }

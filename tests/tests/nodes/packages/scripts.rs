@@ -1,7 +1,7 @@
 //! Failing scripts of packages and hooks of apt. The agent finishes what it can, and reports the
 //! command that repairs the rest.
 
-use evenkeel_tests::lab::{describe_output, until};
+use evenkeel_tests::lab::{Member, describe_output, until};
 use serde_json::{Value, json};
 
 use super::scenario::{
@@ -22,7 +22,14 @@ scenarios![
     a_script_that_never_ends_is_killed_at_its_deadline_if_the_journal_is_lost,
     hooks_of_apt_for_people_do_not_fail_an_update,
     a_hook_of_a_refresh_that_never_ends_does_not_fail_an_update,
+    a_failing_hook_before_a_refresh_does_not_fail_an_update,
+    a_hook_before_dpkg_that_never_ends_is_killed_and_the_others_run,
+    a_hook_after_dpkg_that_never_ends_is_killed_and_leaves_no_lock,
+    a_failing_hook_before_dpkg_prevents_the_change_as_with_apt,
 ];
+
+/// A file with settings of apt.
+const HOOKS_FILE: &str = "/etc/apt/apt.conf.d/90hooks";
 
 #[track_caller]
 fn assert_log_contains(run: &Value, text: &str) {
@@ -202,7 +209,7 @@ fn hooks_of_apt_for_people_do_not_fail_an_update(stage: &Stage) {
                  DPkg::Pre-Install-Pkgs {\"test $APT_LISTBUGS_FRONTEND = none\";};\n\
                  DPkg::Pre-Install-Pkgs {\"test $APT_LISTCHANGES_FRONTEND = none\";};\n\
                  DPkg::Post-Invoke {\"exit 3\";};\n";
-    write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hooks);
+    write_file(&member.node, HOOKS_FILE, hooks);
     list_sources_twice(&member.node);
     member.assign_packages("demo-hello=1.1");
     member.update_to("succeeded");
@@ -214,9 +221,72 @@ fn a_hook_of_a_refresh_that_never_ends_does_not_fail_an_update(stage: &Stage) {
     let member = stage.join(node);
     let hooks = "APT::Update::Pre-Invoke {\"echo begins\";};\n\
                  APT::Update::Post-Invoke-Success {\"echo waiting; sleep 1000\";};\n";
-    write_file(&member.node, "/etc/apt/apt.conf.d/90hooks", hooks);
+    write_file(&member.node, HOOKS_FILE, hooks);
     member.assign_packages("demo-hello=1.1");
     let run = member.update_to("succeeded");
     assert!(!run.to_string().contains("some package sources could not be used"), "{run:#}");
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+fn a_failing_hook_before_a_refresh_does_not_fail_an_update(stage: &Stage) {
+    let member = stage.member();
+    write_file(&member.node, HOOKS_FILE, "APT::Update::Pre-Invoke {\"exit 3\";};\n");
+    let refused = member.node.sh("apt-get -q update 2>&1 || echo refused");
+    assert!(refused.ends_with("refused\n"), "{refused}");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    assert!(!run.to_string().contains("some package sources could not be used"), "{run:#}");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+}
+
+/// A node on which each hook of apt around dpkg may take two seconds.
+fn member_with_hooks(stage: &Stage, hooks: &str) -> Member<'static> {
+    let node = stage.node("node").with_variable("EVENKEEL_AGENT_PACKAGES__HOOK_TIMEOUT", "2s");
+    let member = stage.join(node);
+    write_file(&member.node, HOOKS_FILE, hooks);
+    member
+}
+
+fn a_hook_before_dpkg_that_never_ends_is_killed_and_the_others_run(stage: &Stage) {
+    let hooks = "DPkg::Pre-Invoke {\"echo begins; sleep 1000\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"cat > /opt/demo/plain\"; \"/opt/demo/hook --apt\";};\n\
+                 DPkg::Tools::Options::/opt/demo/hook::Version \"2\";\n\
+                 DPkg::Tools::Options::/opt/demo/hook::InfoFD \"20\";\n";
+    let member = member_with_hooks(stage, hooks);
+    let hook = "#!/bin/sh\ncat /proc/self/fd/20 > /opt/demo/detailed\n";
+    write_file(&member.node, "/opt/demo/hook", hook);
+    member.node.sh("chmod 755 /opt/demo/hook");
+    member.assign_packages("demo-hello=1.1");
+
+    let run = member.update_to("succeeded");
+
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let remarks = run["report"]["remarks"].to_string();
+    let killed = "did not end within 2 s and was killed: echo begins; sleep 1000";
+    assert!(remarks.contains(killed), "{run:#}");
+    let plain = member.node.sh("cat /opt/demo/plain");
+    assert!(plain.trim_end().ends_with("/demo-hello_1.1_all.deb"), "{plain}");
+    let detailed = member.node.sh("cat /opt/demo/detailed");
+    assert!(detailed.starts_with("VERSION 2\n"), "{detailed}");
+    assert!(detailed.contains("demo-hello 1.0 < 1.1 **CONFIGURE**"), "{detailed}");
+}
+
+fn a_hook_after_dpkg_that_never_ends_is_killed_and_leaves_no_lock(stage: &Stage) {
+    let hooks = "DPkg::Post-Invoke {\"echo ends; sleep 1000\"; \"touch /opt/demo/next\";};\n";
+    let member = member_with_hooks(stage, hooks);
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("succeeded");
+    member.assert_packages(&[("demo-hello", "1.1 installed")]);
+    let remarks = run["report"]["remarks"].to_string();
+    let killed = "did not end within 2 s and was killed: echo ends; sleep 1000";
+    assert!(remarks.contains(killed), "{run:#}");
+    member.node.sh("test -e /opt/demo/next; apt-get -q -y check");
+}
+
+fn a_failing_hook_before_dpkg_prevents_the_change_as_with_apt(stage: &Stage) {
+    let member = member_with_hooks(stage, "DPkg::Pre-Invoke {\"test -e /opt/demo/ready\";};\n");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("reverted");
+    assert_failure(&run, &["apply"], &["DPkg::Pre-Invoke 'test -e /opt/demo/ready'"]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
 }

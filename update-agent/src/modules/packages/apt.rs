@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::apt_hooks::{self, HookSet};
 use super::files::Deb;
 use super::independent_groups::{self, PackageRecords};
 use super::index_targets::{self, IndexTarget};
@@ -69,6 +70,8 @@ pub struct PackageTools {
     timeouts: PackageToolTimeouts,
     /// Maximum download rate of this machine in bytes per second; 0 for none.
     max_rate: u64,
+    /// Time limit of each hook of apt around dpkg.
+    hook_timeout: Duration,
 }
 
 impl std::fmt::Debug for PackageTools {
@@ -80,13 +83,20 @@ impl std::fmt::Debug for PackageTools {
 impl PackageTools {
     /// Creates the tools.
     pub fn new(runner: Arc<dyn Runner>, limits: PackageToolTimeouts) -> Self {
-        Self { runner, timeouts: limits, max_rate: 0 }
+        let hook_timeout = apt_hooks::DEFAULT_HOOK_TIMEOUT;
+        Self { runner, timeouts: limits, max_rate: 0, hook_timeout }
     }
 
     /// Sets the maximum download rate of this machine in bytes per second; 0 for none.
     #[must_use]
     pub fn with_max_rate(self, max_rate: u64) -> Self {
         Self { max_rate, ..self }
+    }
+
+    /// Sets the time limit of each hook of apt around dpkg.
+    #[must_use]
+    pub fn with_hook_timeout(self, hook_timeout: Duration) -> Self {
+        Self { hook_timeout, ..self }
     }
 
     /// The lower one of the limits of a policy and of the machine, in bytes per second; 0 for none.
@@ -228,10 +238,30 @@ impl PackageTools {
         Ok(records)
     }
 
-    /// Installs the files of a plan and performs its removals, in one transaction. Returns apt's output; only the packages'
-    /// states tell whether it worked.
-    pub async fn install_files(&self, what: &AptTransaction<'_>) -> Result<Output, Failure> {
-        let command = self.install_command(what, self.timeouts.apply, &[]).for_change();
+    /// The hooks of apt around dpkg. Without an answer of apt they have no limit of their own.
+    pub(super) async fn list_hooks(&self) -> HookSet {
+        let command = Command::new("apt-config", self.timeouts.query)
+            .with_arguments(["dump", "--format", apt_hooks::FORMAT])
+            .with_arguments(apt_hooks::SETTINGS);
+        match self.run_for_stdout(&command, "apt-config dump").await {
+            Ok(dump) => HookSet::parse(&dump, self.hook_timeout),
+            Err(failure) => {
+                tracing::warn!(error = %failure, "cannot limit the time of the hooks of apt");
+                HookSet::default()
+            }
+        }
+    }
+
+    /// Installs the files of a plan and performs its removals, in one transaction, with a file of additional settings of
+    /// apt. Returns apt's output; only the packages' states tell whether it worked.
+    pub async fn install_files(
+        &self,
+        what: &AptTransaction<'_>,
+        settings: Option<&str>,
+    ) -> Result<Output, Failure> {
+        let option = settings.map(|file| format!("--config-file={file}"));
+        let options: Vec<&str> = option.as_deref().into_iter().collect();
+        let command = self.install_command(what, self.timeouts.apply, &options).for_change();
         self.run(&command, FailureKind::Apply).await
     }
 

@@ -27,9 +27,12 @@ const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 const RELEASE_CHANGE_ADVICE: &str = "; if this change is expected, accept it with \
      `apt-get update --allow-releaseinfo-change` on the node";
 
+/// Begins an error about a hook of a refresh.
+pub(super) const HOOK_ERROR: &str = "E: Problem executing scripts APT::Update::";
+
 /// Begins an error about a program of `APT::Update::Post-Invoke` or its `-Success`. These are for other programs, such as
-/// a software centre.
-pub(super) const HOOK_ERROR: &str = "E: Problem executing scripts APT::Update::Post-Invoke";
+/// a software centre, and run when the lists are complete.
+const POST_HOOK_ERROR: &str = "E: Problem executing scripts APT::Update::Post-Invoke";
 
 impl PackageTools {
     /// Refreshes the package lists, with at most `pace` bytes per second (0 for no limit of the policy), and with a file of
@@ -272,7 +275,7 @@ fn check_download(output: &Output) -> Result<(), Failure> {
 /// Whether apt refreshed all lists and only a hook failed.
 fn only_scripts_failed(text: &str) -> bool {
     let is_about_scripts = |line: &str| {
-        line.starts_with(HOOK_ERROR) || line == "E: Sub-process returned an error code"
+        line.starts_with(POST_HOOK_ERROR) || line == "E: Sub-process returned an error code"
     };
     let mut errors = text.lines().map(str::trim_end).filter(|line| is_error_line(line)).peekable();
     errors.peek().is_some() && errors.all(is_about_scripts)
@@ -372,6 +375,8 @@ mod tests {
         let advice = "W: Target Packages (main/binary-all/Packages) is configured multiple times in a.list:1 and b.list:1\n";
         assert!(only_scripts_failed(&format!("{advice}{hook}")));
         assert!(!only_scripts_failed("Reading package lists...\n"));
+        let before = hook.replace("Post-Invoke-Success", "Pre-Invoke");
+        assert!(!only_scripts_failed(&before), "the lists may be incomplete");
     }
 
     #[test]

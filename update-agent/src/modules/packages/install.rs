@@ -1,7 +1,7 @@
 //! Installs the packages of a step.
 
 use super::apt::tool_failure;
-use super::{PackageStep, PackagesModule, apt_log, apt_transaction, parse};
+use super::{PackageStep, PackagesModule, apt_hooks, apt_log, apt_transaction, parse};
 use crate::model::{Failure, FailureKind};
 use crate::modules::TryKind;
 use crate::runner::Output;
@@ -102,13 +102,29 @@ impl PackagesModule {
         apt_log::add_log(failed, &apt_log::read_since(&self.paths, start))
     }
 
-    /// Runs a step as one apt transaction.
+    /// Runs a step as one apt transaction. Fails also if a hook of apt was ended at its time limit: if the packages are as
+    /// planned, the failure becomes a remark.
     pub(super) async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
         let left = self.remaining_removals(step).await?;
-        let result = self.tools.install_files(&apt_transaction(step, &left)).await;
-        let output = result.as_ref().map_or_else(|failure| &failure.log, |output| &output.stdout);
-        apt_log::append(&self.paths, output);
-        result
+        let hooks = self.tools.list_hooks().await;
+        let settings = hooks.write(&self.paths).unwrap_or_else(|error| {
+            let error = evenkeel_kit::chain(&error);
+            tracing::warn!(%error, "cannot limit the time of the hooks of apt");
+            None
+        });
+        let mut result = self.tools.install_files(&apt_transaction(step, &left), settings).await;
+        let text = match &mut result {
+            Ok(output) => &mut output.stdout,
+            Err(failure) => &mut failure.log,
+        };
+        *text = hooks.restore_commands(text);
+        apt_log::append(&self.paths, text);
+        match apt_hooks::describe_ended(text) {
+            Some(reason) if result.as_ref().is_ok_and(Output::succeeded) => {
+                Err(Failure::new(FailureKind::Apply, reason))
+            }
+            _ => result,
+        }
     }
 
     /// Configures what a failure of apt has left unpacked, and runs pending triggers.

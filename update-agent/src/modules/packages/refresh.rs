@@ -491,6 +491,16 @@ mod tests {
     }
 
     #[test]
+    fn a_failing_hook_before_or_after_a_refresh_is_a_failure_of_a_hook() {
+        let lists = "Hit:1 http://x stable InRelease\n";
+        for list in ["Pre-Invoke", "Post-Invoke", "Post-Invoke-Success"] {
+            let error = format!("E: Problem executing scripts APT::Update::{list} 'exit 3'\n");
+            assert!(is_failure_of_hook(&format!("{error}{lists}{error}")), "{list}");
+        }
+        assert!(!is_failure_of_hook(&format!("{lists}E: Failed to fetch http://x  503\n")));
+    }
+
+    #[test]
     fn one_plan_uses_the_lists_of_a_recent_refresh() {
         let last = LastRefresh::default();
         assert!(!last.take_recent());

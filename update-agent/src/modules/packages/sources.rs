@@ -238,7 +238,7 @@ pub fn remove_folders(paths: &AgentPaths) -> Result<(), FileError> {
         .try_for_each(|folder| remove_folder(&paths.inside(folder)))
 }
 
-fn remove_folder(folder: &Path) -> Result<(), FileError> {
+pub fn remove_folder(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(FileError::while_doing("remove", folder)(error))
