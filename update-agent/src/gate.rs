@@ -11,14 +11,14 @@ mod logind_locks;
 mod power;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use crate::hooks::{self, HookPoint};
-use crate::model::UpdatePlan;
+use crate::model::{SpaceNeed, UpdatePlan};
 use crate::modules::Readiness;
 use crate::owner::Owner;
 use crate::paths::AgentPaths;
@@ -78,9 +78,10 @@ pub trait MachineGate: Send + Sync {
     /// Checks the limits of the machine's owner for a reboot.
     fn check_limits(&self) -> Result<(), RebootObjection>;
 
-    /// Checks what else delays a reboot: inhibit files, locks of other programs, and hooks. The
-    /// error is a reason that will pass by itself.
-    async fn check_machine(&self) -> Result<(), String>;
+    /// Checks what else delays a reboot: power, the space that must stay free where the change has
+    /// written, inhibit files, locks of other programs, and hooks. The error is a reason that will
+    /// pass by itself.
+    async fn check_machine(&self, space: &[SpaceNeed]) -> Result<(), String>;
 
     /// Whether a user is logged in, who is warned before a reboot.
     fn has_logged_in_users(&self) -> bool;
@@ -93,12 +94,15 @@ pub trait MachineGate: Send + Sync {
 #[derive(Debug)]
 pub struct Gate {
     parts: GateParts,
+    /// Folder with the power supplies of the managed root.
+    power_supplies: Option<PathBuf>,
 }
 
 impl Gate {
     /// Creates a gate.
     pub fn new(parts: GateParts) -> Self {
-        Self { parts }
+        let power_supplies = find_power_supplies(&parts.paths).map(Path::to_owned);
+        Self { parts, power_supplies }
     }
 
     /// Runs the checks in order and stops at the first refusal. Hooks run last, because only they
@@ -120,13 +124,7 @@ impl Gate {
             let max_delay = settings.max_user_lock_delay;
             logind_locks::check_start_lock(paths, lock, now, max_delay)?;
         }
-        // The power supply belongs to this machine, not to another root.
-        if paths.is_own_system() {
-            power::check_power(
-                Path::new(power::POWER_SUPPLY_FOLDER),
-                settings.min_battery_percent,
-            )?;
-        }
+        check_power(self.power_supplies.as_deref(), settings)?;
         disk::check_disk_space(paths, &plan.space, settings.min_free)?;
         let deadline = settings.hook_timeout;
         hooks::run_hooks(HookPoint::BeforeUpdate, paths, runner.as_ref(), deadline).await
@@ -139,9 +137,11 @@ impl MachineGate for Gate {
         self.parts.owner.may_reboot()
     }
 
-    async fn check_machine(&self) -> Result<(), String> {
+    async fn check_machine(&self, space: &[SpaceNeed]) -> Result<(), String> {
         let GateParts { runner, paths, settings, .. } = &self.parts;
-        check_before_reboot(paths, runner.as_ref(), settings.hook_timeout).await
+        disk::check_reserved_space(paths, space, settings.min_free)?;
+        let supplies = self.power_supplies.as_deref();
+        check_before_reboot(paths, runner.as_ref(), settings, supplies).await
     }
 
     fn has_logged_in_users(&self) -> bool {
@@ -155,12 +155,23 @@ impl MachineGate for Gate {
     }
 }
 
-/// Checks right before a reboot whether a person, a program or a hook of the machine delays it.
-/// What had allowed the change may have changed while it was made.
+/// The folder with the power supplies of the managed root. They belong to this machine, not to
+/// another root.
+pub fn find_power_supplies(paths: &AgentPaths) -> Option<&'static Path> {
+    paths.is_own_system().then_some(Path::new(power::POWER_SUPPLY_FOLDER))
+}
+
+fn check_power(supplies: Option<&Path>, settings: &GateSettings) -> Result<(), String> {
+    supplies.map_or(Ok(()), |folder| power::check_power(folder, settings.min_battery_percent))
+}
+
+/// Checks right before a reboot whether the power supply, a person, a program or a hook of the
+/// machine delays it. What had allowed the change may have changed while it was made.
 pub async fn check_before_reboot(
     paths: &AgentPaths,
     runner: &dyn Runner,
-    hook_timeout: Duration,
+    settings: &GateSettings,
+    power_supplies: Option<&Path>,
 ) -> Result<(), String> {
     inhibit::check_inhibit_files(paths)?;
     // logind belongs to this machine, not to another root.
@@ -169,7 +180,8 @@ pub async fn check_before_reboot(
     {
         return Err(lock.reason);
     }
-    hooks::run_hooks(HookPoint::BeforeReboot, paths, runner, hook_timeout).await
+    check_power(power_supplies, settings)?;
+    hooks::run_hooks(HookPoint::BeforeReboot, paths, runner, settings.hook_timeout).await
 }
 
 #[cfg(test)]
@@ -231,18 +243,64 @@ mod tests {
         let runner = Arc::new(FakeRunner::default().returns(&hook, 75, "writing\n"));
         let gate = new_gate(root.path(), &runner);
         gate.check_limits().unwrap();
-        let why = gate.check_machine().await.unwrap_err();
+        let why = gate.check_machine(&[]).await.unwrap_err();
         assert_eq!(why, "the hook 20-backup is not ready: writing");
 
         let inhibit = root.path().join("etc/evenkeel/inhibit");
         fs::write(&inhibit, "a demonstration\n").unwrap();
-        let why = gate.check_machine().await.unwrap_err();
+        let why = gate.check_machine(&[]).await.unwrap_err();
         assert_eq!(why, "/etc/evenkeel/inhibit: a demonstration");
         assert_eq!(runner.commands(), [hook.as_str()], "hooks run last, and only their own");
 
         fs::remove_file(inhibit).unwrap();
         runner.set_result(&hook, 0, "");
-        gate.check_machine().await.unwrap();
+        gate.check_machine(&[]).await.unwrap();
+    }
+
+    /// Each row changes a machine on which a change may begin and which may reboot.
+    #[tokio::test]
+    async fn a_reboot_has_the_same_conditions_as_the_start_of_a_change() {
+        type Obstacle = fn(&Path, &mut Gate);
+        let rows: [(Obstacle, &str); 4] = [
+            (|_, _| {}, ""),
+            (
+                |root, _| fs::write(root.join("etc/evenkeel/inhibit"), "a demonstration").unwrap(),
+                "/etc/evenkeel/inhibit: a demonstration",
+            ),
+            (
+                |root, _| {
+                    let battery = root.join("supplies/battery");
+                    fs::create_dir_all(&battery).unwrap();
+                    for (name, text) in [("type", "Battery"), ("capacity", "29")] {
+                        fs::write(battery.join(name), text).unwrap();
+                    }
+                },
+                "the machine runs on batteries with less than 30 % left",
+            ),
+            (
+                |_, gate| gate.parts.settings.min_free = 1 << 60,
+                "the file system of / has less than 1099511627776 MiB free",
+            ),
+        ];
+        for (add_obstacle, why) in rows {
+            let root = tempfile::tempdir().unwrap();
+            fake::create_folder(root.path(), "etc/evenkeel");
+            let mut gate = new_gate(root.path(), &Arc::new(FakeRunner::default()));
+            gate.power_supplies = Some(root.path().join("supplies"));
+            add_obstacle(root.path(), &mut gate);
+            let space = vec![SpaceNeed { path: "/".into(), bytes: 0, max_free: None }];
+
+            let reboot = gate.check_machine(&space).await;
+            let plan = UpdatePlan { space, ..UpdatePlan::default() };
+            let start = gate.check_ready(&plan, DateTime::UNIX_EPOCH).await;
+
+            assert_eq!(reboot.err().unwrap_or_default(), why);
+            let expected = match why {
+                "" => Readiness::Ready,
+                why => Readiness::NotYet(why.to_owned()),
+            };
+            assert_eq!(start, expected);
+        }
     }
 
     #[tokio::test]

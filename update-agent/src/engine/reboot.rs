@@ -181,7 +181,7 @@ impl Engine {
         if let Some(who) = self.find_concurrent_change(entry, TryKind::First).await {
             return Some(who);
         }
-        self.parts.machine_gate.check_machine().await.err()
+        self.parts.machine_gate.check_machine(&entry.plan.space).await.err()
     }
 
     fn is_delay_over(&self, entry: &JournalEntry) -> bool {

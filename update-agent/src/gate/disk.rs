@@ -40,6 +40,26 @@ pub fn check_disk_space(
     Ok(())
 }
 
+/// Checks after a change that each file system that it has written to has the space that must stay
+/// free. A file system that is read-only again is not checked.
+pub fn check_reserved_space(
+    paths: &AgentPaths,
+    needs: &[SpaceNeed],
+    min_free: u64,
+) -> Result<(), String> {
+    let needs: Vec<_> = needs.iter().map(|need| SpaceNeed { bytes: 0, ..need.clone() }).collect();
+    for need in sum_per_file_system(paths, &needs, min_free) {
+        if !is_read_only(&need.inside) {
+            check_file_system(&need.path, &need.inside, need.reserved_bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_read_only(path: &Path) -> bool {
+    statvfs(path).is_ok_and(|stats| stats.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
 /// Adds the needs on the same file system: each module plans as if it changed the node alone. A need
 /// on a missing path is left out.
 fn sum_per_file_system(
@@ -145,6 +165,17 @@ mod tests {
         assert_eq!(
             check_disk_space(&paths, &[need("/", 0)], 1 << 60).unwrap_err(),
             "the file system of / has less than 1099511627776 MiB free"
+        );
+    }
+
+    #[test]
+    fn after_a_change_only_the_reserve_must_be_free() {
+        let (_root, paths) = root(&["usr"]);
+        let needs = [need("/usr", 1 << 60)];
+        check_reserved_space(&paths, &needs, 1).unwrap();
+        assert_eq!(
+            check_reserved_space(&paths, &needs, 1 << 60).unwrap_err(),
+            "the file system of /usr has less than 1099511627776 MiB free"
         );
     }
 

@@ -46,6 +46,7 @@ use self::spool::{Spool, SpoolProgress};
 use self::web::WebClient;
 use crate::cli::AgentCommand;
 use crate::commands::doctor::DoctorFinding;
+use crate::gate::GateSettings;
 use crate::hooks::{self, HookPoint};
 use crate::model::{Failure, FailureKind, ImageChange, ImageSpec, Sha256};
 use crate::module_registry::ModuleRegistry;
@@ -106,7 +107,8 @@ pub struct ImageParts {
     pub clock: Arc<dyn Clock>,
     /// Architecture of the machine, as the kernel names it.
     pub architecture: String,
-    pub hook_timeout: Duration,
+    /// Conditions of the machine for a reset.
+    pub gate: GateSettings,
     pub reboot_timing: RebootTiming,
     /// Gets the node's credential; `None` if the files come from elsewhere.
     pub web: Option<WebClient>,
@@ -173,8 +175,8 @@ impl ImageModule {
     }
 
     async fn run_hooks(&self, point: HookPoint) -> Result<(), String> {
-        let ImageParts { paths, runner, hook_timeout, .. } = &self.parts;
-        hooks::run_hooks(point, paths, runner.as_ref(), *hook_timeout).await
+        let ImageParts { paths, runner, gate, .. } = &self.parts;
+        hooks::run_hooks(point, paths, runner.as_ref(), gate.hook_timeout).await
     }
 
     /// Removes downloads. A file that cannot be removed now is removed at the end of the attempt.

@@ -341,15 +341,15 @@ impl Module for PackagesModule {
     }
 
     async fn find_concurrent_change(&self, trying: TryKind) -> Result<Option<String>, Failure> {
-        let is_locked = match trying {
-            TryKind::First => DpkgLock::is_held(&self.paths).map_err(storage_failure)?,
+        let lock = match trying {
+            TryKind::First => dpkg_lock::find_held_lock(&self.paths).map_err(storage_failure)?,
             TryKind::Again => match self.wait_for_dpkg().await {
-                Ok(_) => false,
-                Err(DpkgLockError::Timeout { .. }) => true,
+                Ok(_) => None,
+                Err(DpkgLockError::Timeout { lock, .. }) => Some(lock),
                 Err(DpkgLockError::File(error)) => return Err(storage_failure(error)),
             },
         };
-        Ok(is_locked.then(|| "another program holds dpkg's lock".to_owned()))
+        Ok(lock.map(|lock| format!("another program holds {lock}")))
     }
 
     async fn apply(

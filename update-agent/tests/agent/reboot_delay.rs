@@ -2,17 +2,16 @@
 //! change.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::model::RunReport;
 use evenkeel_update_agent::reboot::RebootObjection;
-use evenkeel_update_agent::runner::{Command, HostRunner, Runner};
 use evenkeel_update_agent::status;
 
-use crate::support::lock::HOLD_DPKG_LOCK;
+use crate::support::lock::while_locked;
 use crate::support::node::TestNode;
 
 const STORY: &str = "downloading, downloaded, began, verify begun, finished";
@@ -125,25 +124,22 @@ async fn a_lock_that_is_taken_after_the_reboot_was_reported_delays_it_too() {
 }
 
 #[tokio::test]
-async fn another_dpkg_delays_the_reboot() {
-    let node = node_with_lock();
-    assert_delayed(&node, LOCK).await;
-    let root = node.paths().root().to_owned();
-    let folder = root.display().to_string();
-    let arguments = ["-e", HOLD_DPKG_LOCK, folder.as_str()];
-    let hold = Command::new("perl", Duration::from_mins(1)).with_arguments(arguments);
-    let holder = HostRunner::new(Path::new("/"));
-    let agent = async {
-        while !root.join("held").exists() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        node.machine().logind_lock = None;
-        assert_delayed(&node, "another program holds dpkg's lock").await;
-        fs::write(root.join("go"), "").unwrap();
-    };
-    let (end, ()) = tokio::join!(holder.run(&hold), agent);
-    assert!(end.unwrap().succeeded());
-    assert_reboots(&node).await;
+async fn another_dpkg_or_apt_delays_the_reboot() {
+    for (file, lock) in [
+        ("var/lib/dpkg/lock", "dpkg's lock"),
+        ("var/lib/apt/lists/lock", "the lock of the package lists"),
+    ] {
+        let node = node_with_lock();
+        let root = node.paths().root().to_owned();
+        fs::create_dir_all(root.join("var/lib/apt/lists")).unwrap();
+        assert_delayed(&node, LOCK).await;
+        Box::pin(while_locked(&root, file, async {
+            node.machine().logind_lock = None;
+            assert_delayed(&node, &format!("another program holds {lock}")).await;
+        }))
+        .await;
+        assert_reboots(&node).await;
+    }
 }
 
 #[tokio::test]

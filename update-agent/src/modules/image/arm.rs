@@ -10,7 +10,7 @@ use super::slots::{
     BootEntry, BootObservation, Slot, SlotEvent, SlotImage, SlotState, Slots, TrialEnd,
 };
 use super::{ImageBaseline, ImageModule, ImageParts, ImageReport};
-use crate::gate::check_before_reboot;
+use crate::gate::{check_before_reboot, find_power_supplies};
 use crate::hooks::HookPoint;
 use crate::model::{Failure, FailureKind};
 use crate::modules::{RebootNeed, UndoOutcome, Verdict};
@@ -210,8 +210,8 @@ impl ImageModule {
         boot.arm(*slot, &image, armed.sequence).await
     }
 
-    /// Waits until neither inhibit files nor locks of other programs nor hooks delay the reset, at
-    /// most for [`RebootTiming::max_delay`], and until logged-in users had time after a warning.
+    /// Waits until the power supply, inhibit files, locks of other programs and hooks do not delay
+    /// the reset, at most for [`RebootTiming::max_delay`], and until logged-in users had time after a warning.
     /// Fails as well if the deadline of the start permit passes: the reset must not happen outside
     /// of the window.
     async fn wait_for_reset_permission(
@@ -222,8 +222,9 @@ impl ImageModule {
         let started = Instant::now();
         let mut is_warned = false;
         loop {
-            let ImageParts { paths, runner, hook_timeout, .. } = &self.parts;
-            let checked = check_before_reboot(paths, runner.as_ref(), *hook_timeout).await;
+            let ImageParts { paths, runner, gate, .. } = &self.parts;
+            let supplies = find_power_supplies(paths);
+            let checked = check_before_reboot(paths, runner.as_ref(), gate, supplies).await;
             if start_deadline.is_some_and(|start_deadline| start_deadline <= self.parts.clock.now())
             {
                 let reason = checked.err().unwrap_or_default();

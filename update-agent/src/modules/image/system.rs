@@ -74,7 +74,7 @@ impl ImageSystem {
             paths: registry.paths.clone(),
             clock,
             architecture: os::machine(),
-            hook_timeout: registry.config.gate.hook_timeout,
+            gate: registry.config.gate_settings(),
             reboot_timing: registry.config.reboot_timing(),
             web: Some(self.web.clone()),
         })

@@ -89,7 +89,7 @@ fn check_lock(holder: Result<Option<String>, Failure>) -> DoctorFinding {
         Ok(Some(who)) => DoctorFinding::warning(
             "dpkg's lock",
             who,
-            "an update waits for it; `fuser -v /var/lib/dpkg/lock-frontend` shows the holder",
+            "an update waits for it; `fuser -v /var/lib/dpkg/lock-frontend /var/lib/apt/lists/lock` shows the holder",
         ),
         Err(failure) => {
             DoctorFinding::failed("dpkg's lock", failure.reason, "run this command as root")

@@ -16,6 +16,10 @@ use crate::paths::AgentPaths;
 /// Lock of apt's package lists.
 const LISTS_LOCK: &str = "/var/lib/apt/lists/lock";
 
+/// The locks, for people.
+const DPKG_LOCK_NAME: &str = "dpkg's lock";
+const LISTS_LOCK_NAME: &str = "the lock of the package lists";
+
 /// Interval between two attempts to get a lock.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -74,16 +78,8 @@ impl Drop for RecordedWait<'_> {
 impl DpkgLock {
     /// Whether a front end or dpkg itself is running now.
     pub fn is_held(paths: &AgentPaths) -> Result<bool, FileError> {
-        for path in ["/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"] {
-            let path = paths.inside(path);
-            let file = open(&path)?;
-            match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::AGAIN | Errno::ACCESS) => return Ok(true),
-                Err(error) => return Err(FileError::while_doing("lock", &path)(error.into())),
-            }
-        }
-        Ok(false)
+        Ok(is_locked(&paths.inside("/var/lib/dpkg/lock-frontend"))?
+            || is_locked(&paths.inside("/var/lib/dpkg/lock"))?)
     }
 
     /// Waits until neither a front end nor dpkg itself is running, then locks out other front ends.
@@ -92,11 +88,30 @@ impl DpkgLock {
         wait: Duration,
         state: &WaitState,
     ) -> Result<Self, DpkgLockError> {
-        let wait = LockWait { lock: "dpkg's lock", wait, until: Instant::now() + wait, state };
+        let wait = LockWait { lock: DPKG_LOCK_NAME, wait, until: Instant::now() + wait, state };
         let front_end = wait.acquire(&paths.inside("/var/lib/dpkg/lock-frontend")).await?;
         // A dpkg whose front end was killed holds this lock. It is released at once: the dpkg that we start needs it.
         wait.acquire(&paths.inside("/var/lib/dpkg/lock")).await?;
         Ok(Self { _front_end: front_end })
+    }
+}
+
+/// The lock of dpkg or of the package lists that another program holds now, for people.
+pub fn find_held_lock(paths: &AgentPaths) -> Result<Option<&'static str>, FileError> {
+    if DpkgLock::is_held(paths)? {
+        return Ok(Some(DPKG_LOCK_NAME));
+    }
+    let lists = paths.inside(LISTS_LOCK);
+    let is_held = lists.parent().is_some_and(Path::is_dir) && is_locked(&lists)?;
+    Ok(is_held.then_some(LISTS_LOCK_NAME))
+}
+
+fn is_locked(path: &Path) -> Result<bool, FileError> {
+    let file = open(path)?;
+    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(true),
+        Err(error) => Err(FileError::while_doing("lock", path)(error.into())),
     }
 }
 
@@ -111,7 +126,7 @@ pub async fn wait_for_lists(
         return Ok(());
     }
     let until = Instant::now() + wait;
-    let wait = LockWait { lock: "the lock of the package lists", wait, until, state };
+    let wait = LockWait { lock: LISTS_LOCK_NAME, wait, until, state };
     wait.acquire(&path).await.map(drop)
 }
 
@@ -208,7 +223,7 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
             let short = DpkgLock::acquire(&paths, Duration::from_millis(300), &state);
             let error = short.await.unwrap_err();
             assert!(matches!(error, DpkgLockError::Timeout { .. }), "{error}");
-            assert!(DpkgLock::is_held(&paths).unwrap());
+            assert_eq!(find_held_lock(&paths).unwrap(), Some("dpkg's lock"));
             std::fs::write(root.path().join("go"), "").unwrap();
             DpkgLock::acquire(&paths, Duration::from_secs(20), &state).await.unwrap();
         })
@@ -248,6 +263,8 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
         let paths = AgentPaths::new(root.path(), None);
         let state = WaitState::default();
         wait_for_lists(&paths, Duration::ZERO, &state).await.unwrap();
+        std::fs::create_dir_all(root.path().join("var/lib/dpkg")).unwrap();
+        assert_eq!(find_held_lock(&paths).unwrap(), None);
         let lists = root.path().join("var/lib/apt/lists");
         std::fs::create_dir_all(&lists).unwrap();
         let file = lists.join("lock").display().to_string();
@@ -255,8 +272,10 @@ select(undef, undef, undef, 0.01) until -e "$ARGV[1]/go";
             let short = wait_for_lists(&paths, Duration::from_millis(300), &state);
             let error = short.await.unwrap_err();
             assert!(error.to_string().contains("the lock of the package lists"), "{error}");
+            assert_eq!(find_held_lock(&paths).unwrap(), Some("the lock of the package lists"));
             std::fs::write(root.path().join("go"), "").unwrap();
             wait_for_lists(&paths, Duration::from_secs(20), &state).await.unwrap();
+            assert_eq!(find_held_lock(&paths).unwrap(), None);
         })
         .await;
     }

@@ -300,7 +300,7 @@ impl ImageNode {
             paths: self.paths(),
             clock: clock.clone(),
             architecture: "x86_64".to_owned(),
-            hook_timeout: Duration::from_mins(1),
+            gate: GateSettings { hook_timeout: Duration::from_mins(1), ..GateSettings::default() },
             reboot_timing: RebootTiming::default(),
             web: None,
         });

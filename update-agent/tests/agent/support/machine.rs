@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use evenkeel_update_agent::gate::{Gate, MachineGate};
-use evenkeel_update_agent::model::{Failure, FailureKind};
+use evenkeel_update_agent::model::{Failure, FailureKind, SpaceNeed};
 use evenkeel_update_agent::reboot::{RebootControl, RebootObjection};
 
 use super::link::FakeLink;
@@ -66,11 +66,11 @@ impl MachineGate for FakeMachineGate {
         objection.map_or_else(|| self.gate.check_limits(), Err)
     }
 
-    async fn check_machine(&self) -> Result<(), String> {
+    async fn check_machine(&self, space: &[SpaceNeed]) -> Result<(), String> {
         let lock = self.machine.state().logind_lock.clone();
         match lock {
             Some(lock) => Err(lock),
-            None => self.gate.check_machine().await,
+            None => self.gate.check_machine(space).await,
         }
     }
 

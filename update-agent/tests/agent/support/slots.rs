@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use evenkeel_kit::TestClock;
 use evenkeel_update_agent::gate::MachineGate;
-use evenkeel_update_agent::model::{Failure, FailureKind, ImageSpec, Sha256};
+use evenkeel_update_agent::model::{Failure, FailureKind, ImageSpec, Sha256, SpaceNeed};
 use evenkeel_update_agent::modules::image::ImageFiles;
 use evenkeel_update_agent::modules::image::boot_control::BootControl;
 use evenkeel_update_agent::modules::image::slots::{
@@ -373,7 +373,7 @@ impl MachineGate for SlotMachine {
         objection.map_or(Ok(()), |reason| Err(RebootObjection::temporary(reason)))
     }
 
-    async fn check_machine(&self) -> Result<(), String> {
+    async fn check_machine(&self, _space: &[SpaceNeed]) -> Result<(), String> {
         panic!("nothing delays the reset into an armed slot")
     }
 
