@@ -23,7 +23,7 @@ use crate::reboot::{self, RebootTiming};
 pub use self::image::{
     BootControlChoice, HealthConfig, ImageConfig, TRIAL_GRACE_PERIOD, WatchdogPolicy,
 };
-pub use self::password::check_password_file;
+pub use self::password::{check_password_file, restrict_password_file};
 pub use self::settings_error::describe_settings_error;
 
 /// Default path of the configuration file. It may be missing.

@@ -10,7 +10,7 @@ use super::{build_runtime, load_config};
 use crate::agent::{Agent, AgentParts};
 use crate::agent_lock::AgentLock;
 use crate::cli::RunArgs;
-use crate::config::check_password_file;
+use crate::config::restrict_password_file;
 use crate::identity::{self, MachineMarks};
 use crate::journal::{FileJournal, Journal};
 use crate::kernel_history::record_running_kernel;
@@ -33,7 +33,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 pub fn run_agent(arguments: &RunArgs) -> anyhow::Result<ExitCode> {
     let (config, paths) = load_config(&arguments.paths)?;
     telemetry::init(&config.log)?;
-    warn_about_password(arguments);
+    protect_password(arguments);
     let node = Node::load(&paths)?;
     paths.prepare()?;
     let _lock = AgentLock::acquire(&paths.lock())?;
@@ -139,11 +139,17 @@ fn spawn_left_over_wait(life: &Lifecycle, runner: Arc<dyn Runner>) {
     });
 }
 
-/// A running agent continues, because a node without its agent gets no updates. `enroll` refuses
-/// such a file, and `doctor` fails.
-fn warn_about_password(arguments: &RunArgs) {
-    if let Err(problem) = check_password_file(arguments.paths.config.as_deref()) {
-        tracing::warn!("{problem}");
+/// Lets only root read a configuration file with a password. The agent continues also if that is
+/// impossible, because a node without its agent gets no updates. `enroll` refuses such a file, and
+/// `doctor` fails.
+fn protect_password(arguments: &RunArgs) {
+    match restrict_password_file(arguments.paths.config.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            "other users could read the password in `proxy` of the configuration file, which has \
+             the mode 0600 now: change the password"
+        ),
+        Err(problem) => tracing::warn!("{problem}"),
     }
 }
 

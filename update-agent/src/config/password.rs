@@ -1,11 +1,13 @@
 //! A password in the configuration file must not be readable by other users.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use figment::Figment;
 use figment::providers::{Format, Toml};
+use rustix::process::geteuid;
 
 use super::CONFIG_FILE;
 
@@ -27,6 +29,24 @@ pub fn check_password_file(file: Option<&Path>) -> Result<(), String> {
     ))
 }
 
+/// Removes the access of other users to a file that [`check_password_file`] refuses. Returns whether
+/// the file was changed. A file that belongs to another user is left as it is, with the same error.
+pub fn restrict_password_file(file: Option<&Path>) -> Result<bool, String> {
+    let Err(problem) = check_password_file(file) else { return Ok(false) };
+    let restricted = restrict_to_owner(file.unwrap_or(Path::new(CONFIG_FILE)));
+    restricted.map(|()| true).map_err(|error| format!("{problem} (the agent cannot: {error})"))
+}
+
+fn restrict_to_owner(file: &Path) -> io::Result<()> {
+    // The opened file cannot be replaced by another one.
+    let file = File::open(file)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
+        return Err(io::Error::other("it is no regular file of the agent's user"));
+    }
+    file.set_permissions(Permissions::from_mode(0o600))
+}
+
 fn has_password(file: &Path) -> bool {
     let proxy = Figment::from(Toml::file_exact(file)).extract_inner::<String>("proxy");
     proxy.is_ok_and(|address| address.contains('@'))
@@ -34,8 +54,6 @@ fn has_password(file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -59,5 +77,33 @@ mod tests {
             assert!(!result.is_err_and(|error| error.contains("secret")));
         }
         assert_eq!(check_password_file(Some(Path::new("/no/such/file"))), Ok(()));
+    }
+
+    #[test]
+    fn a_password_that_others_can_read_is_restricted_to_the_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent.toml");
+        let secret = "proxy = \"http://keel:secret@proxy:3128\"\n";
+        let cases = [
+            (secret, 0o644, true, 0o600),
+            (secret, 0o640, true, 0o600),
+            (secret, 0o400, false, 0o400),
+            ("proxy = \"http://proxy:3128\"\n", 0o644, false, 0o644),
+        ];
+        for (text, mode, is_changed, expected) in cases {
+            fs::remove_file(&file).ok();
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(restrict_password_file(Some(&file)), Ok(is_changed), "{text} {mode:o}");
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, expected, "{text} {mode:o}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        assert_eq!(restrict_password_file(Some(Path::new("/no/such/file"))), Ok(false));
+    }
+
+    #[test]
+    fn only_a_regular_file_is_restricted() {
+        let folder = tempfile::tempdir().unwrap();
+        restrict_to_owner(folder.path()).unwrap_err();
     }
 }
