@@ -80,12 +80,13 @@ fn add_no_changes(page: &mut DetailPage, instance: &InstanceResource, decision: 
     if decision.policy.is_none() && decision.target.is_none() {
         page.field("may concern", "nothing: no policy applies");
     } else if desired_target(decision).is_some_and(is_package_update) {
+        let is_empty = decision.available_updates.is_empty();
+        let unreported =
+            if is_empty { instance::facts::unreported_lists_reason(instance) } else { None };
         let unknown = instance::facts::unknown_updates_reason(instance, decision.time);
-        let text = match unknown {
+        let text = match unknown.or(unreported) {
             Some(why) => Cell::toned(format!("unknown: {why}"), Tone::Bad),
-            None if decision.available_updates.is_empty() => {
-                Cell::from("none reported by the node")
-            }
+            None if is_empty => Cell::from("none reported by the node"),
             None => Cell::from("none of the updates that the node reports"),
         };
         page.field("may concern", text);

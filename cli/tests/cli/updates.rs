@@ -259,6 +259,13 @@ async fn unknown_updates_are_explained_as_unknown() {
     let mut latest = decision();
     latest["policy"]["target"] = json!({"mode": "latest"});
     latest["availableUpdates"] = json!([]);
+    let cli = cli_with_decision(latest.clone()).await;
+    let unreported = "the node has not reported the state of its package lists yet\n";
+    let text = cli.run("evenkeel explain inst-00000001").await;
+    assert!(text.contains(&format!("may concern  unknown: {unreported}")), "{text}");
+    let error = cli.fail("evenkeel host updates host-00000001").await;
+    assert!(error.contains(&format!("updates are unknown: {unreported}")), "{error}");
+
     let mut stale = instance();
     stale["packageListsError"] = json!("no route to host");
     let cli = cli_with_instance(stale, latest).await;

@@ -1,14 +1,15 @@
 //! Simulated machines that use the agent's protocol.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use evenkeel_kit::{Clock as _, SystemClock};
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
 use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
     AvailablePackage, Began, BeginRequest, Downloaded, Downloading, Facts, Finished, Identity,
-    PackageChange, PackageResult, PhaseSpan, Plan, PollRequest, RunReport,
+    PackageChange, PackageLists, PackageResult, PhaseSpan, Plan, PollRequest, RunReport,
 };
 use evenkeel_simulator::{connection, own};
 use evenkeel_test_support::{certificate_request, node_key};
@@ -65,12 +66,14 @@ impl Machine {
             suites: vec!["bookworm".to_owned(), "stable".to_owned()],
             origins: vec!["Debian".to_owned()],
         };
+        let refreshed_at = Some(SystemTime::from(SystemClock.now()).into());
         let facts = Facts {
             agent_version: "0.1.0".to_owned(),
             architecture: "amd64".to_owned(),
             modules: vec!["packages".to_owned()],
             available: if is_current { Vec::new() } else { vec![curl] },
             packages_digest: Sha256::digest(PACKAGES).to_vec(),
+            package_lists: Some(PackageLists { refreshed_at, ..PackageLists::default() }),
             ..Facts::default()
         };
         let request = PollRequest {

@@ -158,7 +158,9 @@ impl ListUpdates {
         let held_back = instance.held_back_packages.iter().map(HostUpdate::from);
         let mut updates: Vec<_> = available.chain(held_back).collect();
         let image = image_name(&instance.os_update_available);
-        let unknown = facts::unknown_updates_reason(&instance, printer.now());
+        let unreported =
+            if updates.is_empty() { facts::unreported_lists_reason(&instance) } else { None };
+        let unknown = facts::unknown_updates_reason(&instance, printer.now()).or(unreported);
         let unknown = unknown.map(|why| sanitize_text(&why));
         if let (None, Some(why)) = (image, unknown) {
             if updates.is_empty() {

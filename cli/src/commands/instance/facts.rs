@@ -169,9 +169,36 @@ pub fn unknown_updates_reason(instance: &InstanceResource, now: DateTime<Utc>) -
     }
 }
 
+/// Why a node that lists no updates may have some: it has never reported the state of its package
+/// lists, as an agent of EIM or of an older release.
+pub fn unreported_lists_reason(instance: &InstanceResource) -> Option<String> {
+    let is_unreported = instance.package_lists_refreshed_at.is_none()
+        && instance.package_lists_error.is_empty()
+        && !is_updated_by_images(instance);
+    is_unreported.then(|| "the node has not reported the state of its package lists yet".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
+    use evenkeel_api::os::OperatingSystemResource;
+
     use super::*;
+
+    #[test]
+    fn only_nodes_without_package_lists_do_not_have_to_report_them() {
+        let silent = InstanceResource::default();
+        assert!(unreported_lists_reason(&silent).is_some());
+        let fetched = Some(DateTime::UNIX_EPOCH);
+        let current =
+            InstanceResource { package_lists_refreshed_at: fetched, ..InstanceResource::default() };
+        assert_eq!(unreported_lists_reason(&current), None);
+        let os = OperatingSystemResource {
+            os_type: OsType::Immutable,
+            ..OperatingSystemResource::default()
+        };
+        let image = InstanceResource { os: Some(os), ..InstanceResource::default() };
+        assert_eq!(unreported_lists_reason(&image), None);
+    }
 
     #[test]
     fn updates_are_unknown_without_current_lists() {
