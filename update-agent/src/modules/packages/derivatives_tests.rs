@@ -1,10 +1,38 @@
-//! Output of apt in the form that derivatives of Debian print. They are not run here: see
-//! `docs/supported-systems.md`.
+//! Output of apt: recorded in Debian, and in the form that derivatives of Debian print. The derivatives are not run here, so
+//! their output could not be recorded, and their packages are invented: see `docs/supported-systems.md`.
 
 use std::collections::BTreeSet;
 
 use super::index_targets::{origin_labels, origin_suites, parse_targets};
 use super::parse::parse_simulation;
+
+/// Output of `apt-get --simulate --verbose-versions dist-upgrade` in minimal systems with Debian's updates and security
+/// updates, recorded in November 2026, and the origin of the updates.
+const RECORDED: [(&str, &str); 2] = [
+    (include_str!("recorded/debian-12.txt"), "Debian-Security:12/oldstable-security"),
+    (include_str!("recorded/debian-13.txt"), "Debian-Security:13/stable-security"),
+];
+
+#[test]
+fn each_upgrade_that_apt_lists_in_debian_is_planned() {
+    for (text, origin) in RECORDED {
+        let simulation = parse_simulation(text).unwrap_or_else(|line| panic!("{line:?}"));
+        let upgrades = simulation.installs.iter().map(|install| {
+            let before = install.before.as_deref().unwrap_or("-");
+            format!("{} ({before} => {})", install.package, install.after)
+        });
+        let mut upgrades: Vec<String> = upgrades.collect();
+        upgrades.sort();
+        let mut listed: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("   ")).collect();
+        listed.sort_unstable();
+        assert_eq!(upgrades, listed);
+        let count = format!("\n{} upgraded, 0 newly installed, 0 to remove", upgrades.len());
+        assert!(text.contains(&count), "{count:?}");
+        assert!(simulation.installs.iter().all(|install| install.origins == [origin]), "{origin}");
+        assert!(simulation.removals.is_empty() && simulation.held_back.is_empty());
+    }
+}
 
 /// The parts of each planned installation, one per line.
 fn planned(text: &str) -> String {
