@@ -1,7 +1,8 @@
 //! Runs other programs; no other code of the agent starts programs.
 //!
-//! Output goes to memory files instead of pipes: a program that outlives the agent, such as apt
-//! during its work, is not stopped by a closed pipe. The agent limits their size while it waits.
+//! Output goes to files in memory instead of pipes: a program that outlives the agent, such as apt
+//! during its work, is not stopped by a closed or a full pipe. The agent limits their size while it
+//! waits, and the file system that contains them is small.
 
 mod change_record;
 mod command;
@@ -26,7 +27,7 @@ use self::output::OutputFiles;
 pub use self::command::{Command, DeadlineAction};
 
 /// Interval between two checks of the size of a program's output.
-const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+const OUTPUT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval between two checks whether a change of an earlier process of the agent has ended.
 const LEFT_OVER_CHECK_INTERVAL: Duration = Duration::from_millis(200);

@@ -1,15 +1,27 @@
-//! Memory files for the output of a program, of limited size.
+//! Files in memory for the output of a program, of limited size.
+//!
+//! The files of a program are in a file system of their own, so that a program cannot fill the
+//! memory between two checks of the agent, or while no agent runs. At its limit, writes of the
+//! program fail as on a full disk.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, fchmod, fcntl_setfl, memfd_create, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
 use rustix::process::Pid;
 
 /// Maximum output of a program in bytes. More is an error, because it cannot be the expected
 /// output.
 pub const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+
+/// Size of the file system for the output of a program. It has space for an output that is too long.
+const MAX_MEMORY_BYTES: u64 = MAX_OUTPUT_BYTES + (16 << 20);
 
 /// When the output of a change is longer, its older part is discarded.
 const MAX_CHANGE_OUTPUT_BYTES: u64 = 4 << 20;
@@ -32,8 +44,16 @@ pub struct OutputFiles {
 
 impl OutputFiles {
     pub fn new(merged: bool) -> io::Result<Self> {
+        let memory = mount_memory();
+        if let Err(error) = &memory {
+            tracing::debug!(%error, "the memory for the output of programs is checked, but not limited");
+        }
         let file = |name: &str| -> io::Result<File> {
-            let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+            let file = match &memory {
+                Ok(memory) => create_file(memory)?,
+                // Only a privileged process may mount a file system.
+                Err(_) => File::from(memfd_create(name, MemfdFlags::CLOEXEC)?),
+            };
             // Then the program continues at the new end after the file was truncated.
             fcntl_setfl(&file, OFlags::RDWR | OFlags::APPEND)?;
             Ok(file)
@@ -43,11 +63,15 @@ impl OutputFiles {
     }
 
     /// The output of a running change that another process of the agent has started. Fails if the
-    /// output of the process is no memory file.
+    /// output of the process is no file in memory.
     pub fn open_of_change(process: Pid) -> io::Result<Self> {
         let path = format!("/proc/{}/fd/1", process.as_raw_pid());
-        if !fs::read_link(&path)?.to_string_lossy().starts_with("/memfd:") {
-            return Err(io::Error::other("the output is no memory file"));
+        let target = fs::read_link(&path)?;
+        let target = target.to_string_lossy();
+        // A file without a name, in the root of a file system without a path.
+        let is_unnamed = target.starts_with("/#") && target.ends_with(" (deleted)");
+        if !is_unnamed && !target.starts_with("/memfd:") {
+            return Err(io::Error::other("the output is no file in memory"));
         }
         let out = File::options().read(true).append(true).open(&path)?;
         Ok(Self { out, err: None, retained: String::new() })
@@ -90,6 +114,25 @@ impl OutputFiles {
     }
 }
 
+/// Mounts a limited file system in memory that has no path. It exists while one of its files is open.
+fn mount_memory() -> io::Result<OwnedFd> {
+    let settings = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&settings, "size", MAX_MEMORY_BYTES.to_string())?;
+    fsconfig_create(&settings)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(&settings, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+fn create_file(memory: &OwnedFd) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = openat(memory, ".", flags, Mode::RUSR | Mode::WUSR)?;
+    // A program of another user may open it again as `/dev/stdout`. No other process can reach it.
+    fchmod(&file, Mode::from_raw_mode(0o666))?;
+    Ok(File::from(file))
+}
+
 fn check_length(length: u64) -> io::Result<()> {
     if length <= MAX_OUTPUT_BYTES {
         return Ok(());
@@ -117,6 +160,8 @@ mod tests {
     use std::fmt::Write as _;
     use std::io::Write as _;
 
+    use rustix::process::geteuid;
+
     use super::*;
 
     /// Writes this number of bytes in lines, with the number of the line at the end.
@@ -142,6 +187,25 @@ mod tests {
         assert!(output.ends_with("49999\nthe end\n"));
         assert!(output.len() < 80 << 10, "{}", output.len());
         assert_eq!(files.read_stderr().unwrap(), "");
+    }
+
+    /// A program may write fast, or while no agent runs, so that nothing is discarded meanwhile.
+    #[test]
+    fn a_program_cannot_fill_the_memory_before_its_output_is_checked() {
+        if !geteuid().is_root() {
+            // Only root may mount a file system.
+            return;
+        }
+        let mut files = OutputFiles::new(true).unwrap();
+        let block = vec![b'x'; 1 << 20];
+        let written = (0..100).take_while(|_| (&files.out).write_all(&block).is_ok()).count();
+        assert!((64..=80).contains(&written), "{written} MiB");
+        let error = (&files.out).write_all(&block).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+
+        files.limit().unwrap();
+        (&files.out).write_all(b"the end\n").unwrap();
+        assert!(files.read_stdout().unwrap().ends_with("xxthe end\n"));
     }
 
     #[test]
