@@ -62,7 +62,7 @@ pub struct Config {
     /// Hosts that are reached without the proxy: names with the hosts below them, addresses, networks such as `10.0.0.0/8`,
     /// or `*` for all; a name or an address may have a port (`HOST:PORT`).
     pub no_proxy: Vec<String>,
-    /// Conditions of the machine for the start of a change.
+    /// Conditions of the machine for the start of a change and for a reboot.
     pub gate: GateConfig,
     /// How the node reboots after a change that needs it.
     pub reboot: RebootConfig,
@@ -76,7 +76,7 @@ pub struct Config {
     pub log: LogConfig,
 }
 
-/// Conditions of the machine for the start of a change.
+/// Conditions of the machine for the start of a change and for a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GateConfig {
@@ -102,8 +102,9 @@ pub struct GateConfig {
 pub struct RebootConfig {
     /// Program and arguments, run without a shell; empty if the agent cannot reboot the node.
     pub command: Vec<String>,
-    /// How long inhibit files, locks of other programs, logged-in users and hooks may delay a
-    /// reboot. After that the update ends without it, and the update to an image is reverted.
+    /// How long the power supply, a lack of free space, inhibit files, locks of other programs,
+    /// logged-in users and hooks may delay a reboot. After that the update ends without it, and the
+    /// update to an image is reverted.
     #[serde(with = "humantime_serde")]
     pub max_delay: Duration,
     /// How long before a reboot logged-in users get a message on their terminals; `0s` for no
