@@ -138,7 +138,8 @@ pub struct PackagesConfig {
     #[serde(with = "humantime_serde")]
     pub lock_timeout: Duration,
     /// Time limit of each hook of apt around dpkg (`DPkg::Pre-Invoke`, `DPkg::Pre-Install-Pkgs`,
-    /// `DPkg::Post-Invoke`). A hook that takes longer is killed, and the change continues.
+    /// `DPkg::Post-Invoke`). A hook that takes longer is killed. Before dpkg starts, this prevents the
+    /// change, as a failed hook does; after dpkg, it is a remark of the run.
     #[serde(with = "humantime_serde")]
     pub hook_timeout: Duration,
     /// Maximum download rate of packages and package lists in bytes per second, or a number with

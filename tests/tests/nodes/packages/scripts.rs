@@ -23,7 +23,8 @@ scenarios![
     hooks_of_apt_for_people_do_not_fail_an_update,
     a_hook_of_a_refresh_that_never_ends_does_not_fail_an_update,
     a_failing_hook_before_a_refresh_does_not_fail_an_update,
-    a_hook_before_dpkg_that_never_ends_is_killed_and_the_others_run,
+    hooks_before_dpkg_get_the_packages_as_from_apt,
+    a_hook_before_dpkg_that_never_ends_is_killed_and_prevents_the_change,
     a_hook_after_dpkg_that_never_ends_is_killed_and_leaves_no_lock,
     a_failing_hook_before_dpkg_prevents_the_change_as_with_apt,
 ];
@@ -247,9 +248,10 @@ fn member_with_hooks(stage: &Stage, hooks: &str) -> Member<'static> {
     member
 }
 
-fn a_hook_before_dpkg_that_never_ends_is_killed_and_the_others_run(stage: &Stage) {
-    let hooks = "DPkg::Pre-Invoke {\"echo begins; sleep 1000\";};\n\
-                 DPkg::Pre-Install-Pkgs {\"cat > /opt/demo/plain\"; \"/opt/demo/hook --apt\";};\n\
+fn hooks_before_dpkg_get_the_packages_as_from_apt(stage: &Stage) {
+    let hooks = "Binary::apt-get::DPkg::Pre-Invoke {\"touch /opt/demo/first\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"test -e /opt/demo/first && cat > /opt/demo/plain\";};\n\
+                 DPkg::Pre-Install-Pkgs {\"/opt/demo/hook --apt\";};\n\
                  DPkg::Tools::Options::/opt/demo/hook::Version \"2\";\n\
                  DPkg::Tools::Options::/opt/demo/hook::InfoFD \"20\";\n";
     let member = member_with_hooks(stage, hooks);
@@ -258,17 +260,24 @@ fn a_hook_before_dpkg_that_never_ends_is_killed_and_the_others_run(stage: &Stage
     member.node.sh("chmod 755 /opt/demo/hook");
     member.assign_packages("demo-hello=1.1");
 
-    let run = member.update_to("succeeded");
+    member.update_to("succeeded");
 
     member.assert_packages(&[("demo-hello", "1.1 installed")]);
-    let remarks = run["report"]["remarks"].to_string();
-    let killed = "did not end within 2 s and was killed: echo begins; sleep 1000";
-    assert!(remarks.contains(killed), "{run:#}");
     let plain = member.node.sh("cat /opt/demo/plain");
     assert!(plain.trim_end().ends_with("/demo-hello_1.1_all.deb"), "{plain}");
     let detailed = member.node.sh("cat /opt/demo/detailed");
     assert!(detailed.starts_with("VERSION 2\n"), "{detailed}");
     assert!(detailed.contains("demo-hello 1.0 < 1.1 **CONFIGURE**"), "{detailed}");
+}
+
+fn a_hook_before_dpkg_that_never_ends_is_killed_and_prevents_the_change(stage: &Stage) {
+    let member = member_with_hooks(stage, "DPkg::Pre-Invoke {\"echo begins; sleep 1000\";};\n");
+    member.assign_packages("demo-hello=1.1");
+    let run = member.update_to("reverted");
+    let killed = "did not end within 2 s and was killed: echo begins; sleep 1000";
+    assert_failure(&run, &["apply"], &[killed]);
+    member.assert_packages(&[("demo-hello", "1.0 installed")]);
+    member.node.sh("apt-get -q -y check");
 }
 
 fn a_hook_after_dpkg_that_never_ends_is_killed_and_leaves_no_lock(stage: &Stage) {

@@ -2,7 +2,8 @@
 //!
 //! apt waits for a hook without a limit, and holds dpkg's lock meanwhile. The agent lets apt run each hook by a script that
 //! ends it after a time, also if the agent itself is killed. A hook that fails has its usual effect: before dpkg starts, it
-//! is how the machine's owner prevents a change.
+//! is how the machine's owner prevents a change. So a hook that is ended before dpkg starts, such as a snapshot that takes
+//! too long, prevents the change as well.
 
 use std::fs;
 use std::time::Duration;
@@ -17,10 +18,15 @@ pub const DEFAULT_HOOK_TIMEOUT: Duration = Duration::from_mins(10);
 /// Format of `apt-config dump` that [`HookSet::parse`] reads: name and value, with `%XX` for other than plain characters.
 pub const FORMAT: &str = "%F %V%n";
 
-/// The settings that [`HookSet::parse`] needs.
-pub const SETTINGS: [&str; 4] = [HOOK_LISTS[0], HOOK_LISTS[1], HOOK_LISTS[2], TOOL_OPTIONS];
+/// The settings that [`HookSet::parse`] needs. apt-get adds those below its own name at its start.
+pub const SETTINGS: [&str; 5] =
+    [HOOK_LISTS[0], HOOK_LISTS[1], HOOK_LISTS[2], TOOL_OPTIONS, "Binary::apt-get::DPkg"];
 
-const HOOK_LISTS: [&str; 3] = ["DPkg::Pre-Invoke", "DPkg::Pre-Install-Pkgs", "DPkg::Post-Invoke"];
+const HOOK_LISTS: [&str; 3] = ["DPkg::Pre-Invoke", "DPkg::Pre-Install-Pkgs", HOOKS_AFTER_DPKG];
+const HOOKS_AFTER_DPKG: &str = "DPkg::Post-Invoke";
+
+/// Begins the names of settings that only apt-get uses.
+const BINARY_PREFIX: &str = "Binary::apt-get::";
 
 /// How the hooks of `DPkg::Pre-Install-Pkgs` get the list of packages, by the first word of their command.
 const TOOL_OPTIONS: &str = "DPkg::Tools::Options";
@@ -35,15 +41,21 @@ const SETTINGS_FILE: &str = "/var/lib/evenkeel-agent/apt-hooks/settings";
 const ENDED_PREFIX: &str = "evenkeel-agent: ";
 const ENDED: &str = "a hook of apt did not end within ";
 
-/// Runs a hook as apt does, with a time limit. 124 and 137 are the statuses of a program that `timeout` has ended.
-const SCRIPT: &str = r#"# Runs hook $2 of apt for at most $1 seconds.
+/// Runs a hook as apt does, with a time limit. 124 and 137 are the statuses of a program that `timeout` has ended. A hook may
+/// also end with one of them by itself, so the time counts as well. Without its file, a hook counts as failed.
+const SCRIPT: &str = r#"# Runs hook $2 of apt for at most $1 seconds. Ends with status $3 if the hook was killed.
 hook=${0%/*}/$2
-timeout --kill-after=10 "$1" sh -c "$(cat "$hook")"
+command=$(cat "$hook") || exit 1
+read -r start _ < /proc/uptime
+timeout -k 10 "$1" sh -c "$command"
 status=$?
+read -r end _ < /proc/uptime
 case $status in
 124 | 137)
-  echo "evenkeel-agent: a hook of apt did not end within $1 s and was killed: $(head -n 1 "$hook" | cut -c -200)"
-  exit 0 ;;
+  if [ $((${end%%.*} - ${start%%.*})) -ge "$1" ]; then
+    echo "evenkeel-agent: a hook of apt did not end within $1 s and was killed: $(head -n 1 "$hook" | cut -c -200)"
+    exit "$3"
+  fi ;;
 esac
 exit "$status"
 "#;
@@ -69,7 +81,8 @@ impl HookSet {
         let settings = dump.lines().filter_map(|line| line.split_once(' '));
         let settings: Vec<(String, Vec<u8>)> = settings
             .map(|(name, value)| {
-                (String::from_utf8_lossy(&decode(name)).into_owned(), decode(value))
+                let name = String::from_utf8_lossy(&decode(name)).into_owned();
+                (without_binary(name), decode(value))
             })
             .collect();
         let hooks = settings.iter().filter_map(|(name, command)| {
@@ -111,20 +124,23 @@ impl HookSet {
             let options = hook.options.iter().map(|(option, value)| {
                 format!("{TOOL_OPTIONS}::{}::{option} \"{value}\";\n", first_word(index))
             });
-            let command = format!("{}:: \"{}\";\n", hook.list, self.limited_command(index));
+            let command = format!("{}:: \"{}\";\n", hook.list, self.limited_command(index, hook));
             options.chain([command]).collect::<String>()
         });
         cleared.into_iter().chain(hooks).collect()
     }
 
-    fn limited_command(&self, index: usize) -> String {
-        format!("{} sh {FOLDER}/run {} {index}", first_word(index), self.limit_seconds)
+    fn limited_command(&self, index: usize, hook: &AptHook) -> String {
+        let status_if_killed = u8::from(hook.list != HOOKS_AFTER_DPKG);
+        let limit = self.limit_seconds;
+        format!("{} sh {FOLDER}/run {limit} {index} {status_if_killed}", first_word(index))
     }
 
     /// Output of apt with the commands of the machine instead of those that limit them.
     pub fn restore_commands(&self, output: &str) -> String {
         self.hooks.iter().enumerate().fold(output.to_owned(), |text, (index, hook)| {
-            text.replace(&self.limited_command(index), &String::from_utf8_lossy(&hook.command))
+            let limited = self.limited_command(index, hook);
+            text.replace(&limited, &String::from_utf8_lossy(&hook.command))
         })
     }
 }
@@ -171,6 +187,14 @@ fn child_name<'a>(name: &'a str, parent: &str) -> Option<&'a str> {
     (start.eq_ignore_ascii_case(parent) && !child.contains("::")).then_some(child)
 }
 
+/// The name of a setting as apt-get sees it.
+fn without_binary(name: String) -> String {
+    match name.split_at_checked(BINARY_PREFIX.len()) {
+        Some((prefix, rest)) if prefix.eq_ignore_ascii_case(BINARY_PREFIX) => rest.to_owned(),
+        _ => name,
+    }
+}
+
 /// Decodes `%XX`.
 fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -212,7 +236,11 @@ mod tests {
         DPkg::Tools::Options \n\
         DPkg::Tools::Options::/usr/bin/apt-listchanges \n\
         DPkg::Tools::Options::/usr/bin/apt-listchanges::Version 2\n\
-        DPkg::Tools::Options::/usr/bin/apt-listchanges::infofd 20\n";
+        DPkg::Tools::Options::/usr/bin/apt-listchanges::infofd 20\n\
+        Binary::apt-get::DPkg \n\
+        Binary::apt-get::DPkg::Lock::Timeout 60\n\
+        Binary::apt-get::DPkg::Post-Invoke \n\
+        Binary::apt-get::DPkg::Post-Invoke:: touch%20/run/apt-get\n";
 
     #[test]
     fn each_hook_keeps_its_list_its_order_and_its_options() {
@@ -226,6 +254,7 @@ mod tests {
                 "/usr/bin/apt-listchanges --apt || test $? -lt 10",
                 "/usr/sbin/dpkg-preconfigure --apt || true",
                 "echo 100% é",
+                "touch /run/apt-get",
             ]
         );
         let run = "/var/lib/evenkeel-agent/apt-hooks/run 300";
@@ -233,16 +262,17 @@ mod tests {
             "#clear DPkg::Pre-Invoke;\n\
              #clear DPkg::Pre-Install-Pkgs;\n\
              #clear DPkg::Post-Invoke;\n\
-             DPkg::Pre-Invoke:: \"EVENKEEL_HOOK=0 sh {run} 0\";\n\
+             DPkg::Pre-Invoke:: \"EVENKEEL_HOOK=0 sh {run} 0 1\";\n\
              DPkg::Tools::Options::EVENKEEL_HOOK=1::Version \"2\";\n\
              DPkg::Tools::Options::EVENKEEL_HOOK=1::InfoFD \"20\";\n\
-             DPkg::Pre-Install-Pkgs:: \"EVENKEEL_HOOK=1 sh {run} 1\";\n\
-             DPkg::Pre-Install-Pkgs:: \"EVENKEEL_HOOK=2 sh {run} 2\";\n\
-             DPkg::Post-Invoke:: \"EVENKEEL_HOOK=3 sh {run} 3\";\n"
+             DPkg::Pre-Install-Pkgs:: \"EVENKEEL_HOOK=1 sh {run} 1 1\";\n\
+             DPkg::Pre-Install-Pkgs:: \"EVENKEEL_HOOK=2 sh {run} 2 1\";\n\
+             DPkg::Post-Invoke:: \"EVENKEEL_HOOK=3 sh {run} 3 0\";\n\
+             DPkg::Post-Invoke:: \"EVENKEEL_HOOK=4 sh {run} 4 0\";\n"
         );
         assert_eq!(hooks.settings(), settings);
         let error = format!(
-            "E: Problem executing scripts DPkg::Post-Invoke 'EVENKEEL_HOOK=3 sh {run} 3'\n"
+            "E: Problem executing scripts DPkg::Post-Invoke 'EVENKEEL_HOOK=3 sh {run} 3 0'\n"
         );
         assert_eq!(
             hooks.restore_commands(&error),
@@ -260,7 +290,7 @@ mod tests {
         remove(&paths).unwrap();
     }
 
-    /// Runs one hook as apt would.
+    /// Runs one hook as apt would. Its status is 7 if it was killed.
     async fn run_hook(command: &str) -> Output {
         let root = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new(root.path(), None);
@@ -269,7 +299,7 @@ mod tests {
         assert_eq!(hooks.write(&paths).unwrap(), Some(SETTINGS_FILE));
         let script = format!("{}/run", paths.inside(FOLDER).display());
         let run = Command::new("sh", Duration::from_mins(1))
-            .with_arguments([script.as_str(), "1", "0"])
+            .with_arguments([script.as_str(), "1", "0", "7"])
             .for_change();
         let output = HostRunner::new(Path::new("/")).run(&run).await.unwrap();
         remove(&paths).unwrap();
@@ -280,13 +310,16 @@ mod tests {
     #[tokio::test]
     async fn a_hook_that_does_not_end_is_killed_and_others_have_their_own_status() {
         let killed = run_hook("echo begins; sleep 1000").await;
-        assert_eq!(killed.status, Some(0), "{killed:?}");
+        assert_eq!(killed.status, Some(7), "{killed:?}");
         let why = "a hook of apt did not end within 1 s and was killed: echo begins; sleep 1000";
         assert_eq!(describe_ended(&killed.stdout).as_deref(), Some(why), "{killed:?}");
 
         let failed = run_hook("echo \"100% $0\"; exit 3").await;
         assert_eq!((failed.status, failed.stdout.as_str()), (Some(3), "100% sh\n"));
         assert_eq!(describe_ended(&failed.stdout), None);
+
+        let failed = run_hook("exit 124").await;
+        assert_eq!((failed.status, failed.stdout.as_str()), (Some(124), ""));
     }
 
     #[test]

@@ -102,8 +102,8 @@ impl PackagesModule {
         apt_log::add_log(failed, &apt_log::read_since(&self.paths, start))
     }
 
-    /// Runs a step as one apt transaction. Fails also if a hook of apt was ended at its time limit: if the packages are as
-    /// planned, the failure becomes a remark.
+    /// Runs a step as one apt transaction. Fails also if a hook of apt after dpkg was ended at its time limit: if the packages
+    /// are as planned, the failure becomes a remark.
     pub(super) async fn run_transaction(&self, step: &PackageStep) -> Result<Output, Failure> {
         let left = self.remaining_removals(step).await?;
         let hooks = self.tools.list_hooks().await;
@@ -119,12 +119,13 @@ impl PackagesModule {
         };
         *text = hooks.restore_commands(text);
         apt_log::append(&self.paths, text);
-        match apt_hooks::describe_ended(text) {
-            Some(reason) if result.as_ref().is_ok_and(Output::succeeded) => {
-                Err(Failure::new(FailureKind::Apply, reason))
-            }
-            _ => result,
+        let Some(reason) = apt_hooks::describe_ended(text) else { return result };
+        let output = result?;
+        if output.succeeded() {
+            return Err(Failure::new(FailureKind::Apply, reason));
         }
+        let failed = tool_failure(FailureKind::Apply, "apt-get install", &output);
+        Err(Failure::with_log(failed.kind, format!("{reason}; {}", failed.reason), &failed.log))
     }
 
     /// Configures what a failure of apt has left unpacked, and runs pending triggers.
