@@ -32,7 +32,7 @@ pub struct GateParts {
     pub runner: Arc<dyn Runner>,
     /// The managed root.
     pub paths: AgentPaths,
-    /// Conditions for the start of a change.
+    /// Conditions for the start of a change and for a reboot.
     pub settings: GateSettings,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for GateParts {
     }
 }
 
-/// Conditions of the machine for the start of a change.
+/// Conditions of the machine for the start of a change and for a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateSettings {
     /// Minimum battery charge without external power, in percent.

@@ -45,14 +45,14 @@ pub struct OutputFiles {
 impl OutputFiles {
     pub fn new(merged: bool) -> io::Result<Self> {
         let memory = mount_memory();
-        if let Err(error) = &memory {
-            tracing::debug!(%error, "the memory for the output of programs is checked, but not limited");
-        }
         let file = |name: &str| -> io::Result<File> {
-            let file = match &memory {
-                Ok(memory) => create_file(memory)?,
-                // Only a privileged process may mount a file system.
-                Err(_) => File::from(memfd_create(name, MemfdFlags::CLOEXEC)?),
+            let file = match memory.as_ref().map(create_file) {
+                Ok(Ok(file)) => file,
+                // Only a privileged process may mount a file system, and only since Linux 5.2.
+                Ok(Err(error)) | Err(&error) => {
+                    tracing::debug!(%error, "the output of a program is checked, but not limited");
+                    File::from(memfd_create(name, MemfdFlags::CLOEXEC)?)
+                }
             };
             // Then the program continues at the new end after the file was truncated.
             fcntl_setfl(&file, OFlags::RDWR | OFlags::APPEND)?;
@@ -115,17 +115,17 @@ impl OutputFiles {
 }
 
 /// Mounts a limited file system in memory that has no path. It exists while one of its files is open.
-fn mount_memory() -> io::Result<OwnedFd> {
+fn mount_memory() -> rustix::io::Result<OwnedFd> {
     let settings = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&settings, "size", MAX_MEMORY_BYTES.to_string())?;
     fsconfig_create(&settings)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    Ok(fsmount(&settings, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    fsmount(&settings, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-fn create_file(memory: &OwnedFd) -> io::Result<File> {
+fn create_file(memory: &OwnedFd) -> rustix::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = openat(memory, ".", flags, Mode::RUSR | Mode::WUSR)?;
     // A program of another user may open it again as `/dev/stdout`. No other process can reach it.
@@ -160,7 +160,7 @@ mod tests {
     use std::fmt::Write as _;
     use std::io::Write as _;
 
-    use rustix::process::geteuid;
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -192,9 +192,10 @@ mod tests {
     /// A program may write fast, or while no agent runs, so that nothing is discarded meanwhile.
     #[test]
     fn a_program_cannot_fill_the_memory_before_its_output_is_checked() {
-        if !geteuid().is_root() {
-            // Only root may mount a file system.
-            return;
+        match mount_memory() {
+            // Neither a user nor root in a restricted container may mount a file system.
+            Err(Errno::PERM) => return,
+            memory => drop(memory.unwrap()),
         }
         let mut files = OutputFiles::new(true).unwrap();
         let block = vec![b'x'; 1 << 20];
