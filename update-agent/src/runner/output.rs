@@ -85,10 +85,10 @@ impl OutputFiles {
 
     /// Discards old output of a change. Fails if another program has written too much.
     pub fn limit(&mut self) -> io::Result<()> {
-        let length = self.out.metadata()?.len();
         if let Some(err) = &self.err {
-            return check_length(length.max(err.metadata()?.len()));
+            return check_lengths(&self.out, err);
         }
+        let length = self.out.metadata()?.len();
         if length > MAX_CHANGE_OUTPUT_BYTES {
             self.retained = read_end(&self.out, length, RETAINED_BYTES)?;
             self.out.set_len(0)?;
@@ -98,7 +98,9 @@ impl OutputFiles {
 
     /// Standard output, or the end of all output of a change.
     pub fn read_stdout(&self) -> io::Result<String> {
-        if self.err.is_some() {
+        if let Some(err) = &self.err {
+            // Otherwise one of them may lack what did not fit into the memory.
+            check_lengths(&self.out, err)?;
             return read_all(&self.out);
         }
         let length = self.out.metadata()?.len();
@@ -133,8 +135,8 @@ fn create_file(memory: &OwnedFd) -> rustix::io::Result<File> {
     Ok(File::from(file))
 }
 
-fn check_length(length: u64) -> io::Result<()> {
-    if length <= MAX_OUTPUT_BYTES {
+fn check_lengths(out: &File, err: &File) -> io::Result<()> {
+    if out.metadata()?.len().saturating_add(err.metadata()?.len()) <= MAX_OUTPUT_BYTES {
         return Ok(());
     }
     let limit = MAX_OUTPUT_BYTES >> 20;
@@ -142,9 +144,7 @@ fn check_length(length: u64) -> io::Result<()> {
 }
 
 fn read_all(file: &File) -> io::Result<String> {
-    let length = file.metadata()?.len();
-    check_length(length)?;
-    read_end(file, length, MAX_OUTPUT_BYTES)
+    read_end(file, file.metadata()?.len(), MAX_OUTPUT_BYTES)
 }
 
 /// At most `most` bytes before the position `end`.
@@ -187,6 +187,18 @@ mod tests {
         assert!(output.ends_with("49999\nthe end\n"));
         assert!(output.len() < 80 << 10, "{}", output.len());
         assert_eq!(files.read_stderr().unwrap(), "");
+    }
+
+    #[test]
+    fn both_outputs_of_a_program_count() {
+        let files = OutputFiles::new(false).unwrap();
+        files.out.set_len(MAX_OUTPUT_BYTES / 2).unwrap();
+        let err = files.err.as_ref().unwrap();
+        err.set_len(MAX_OUTPUT_BYTES / 2).unwrap();
+        check_lengths(&files.out, err).unwrap();
+        err.set_len(MAX_OUTPUT_BYTES / 2 + 1).unwrap();
+        let error = files.read_stdout().unwrap_err().to_string();
+        assert_eq!(error, "the output is longer than 64 MiB");
     }
 
     /// A program may write fast, or while no agent runs, so that nothing is discarded meanwhile.
