@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 use tokio::time::Instant;
 
 use crate::durable::FileError;
@@ -106,12 +107,12 @@ pub fn find_held_lock(paths: &AgentPaths) -> Result<Option<&'static str>, FileEr
     Ok(is_held.then_some(LISTS_LOCK_NAME))
 }
 
+/// Whether another process holds a lock. The lock is not taken meanwhile: apt does not wait for the lock of its lists.
 fn is_locked(path: &Path) -> Result<bool, FileError> {
-    let file = open(path)?;
-    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(false),
-        Err(Errno::AGAIN | Errno::ACCESS) => Ok(true),
-        Err(error) => Err(FileError::while_doing("lock", path)(error.into())),
+    let lock = Flock::from(FlockType::WriteLock);
+    match fcntl_getlk(open(path)?, &lock) {
+        Ok(holder) => Ok(holder.is_some()),
+        Err(error) => Err(FileError::while_doing("query the lock of", path)(error.into())),
     }
 }
 
