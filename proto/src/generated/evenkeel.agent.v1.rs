@@ -77,11 +77,11 @@ pub struct EnrollResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewRequest {
-    /// Certificate request (PKCS #10, DER) for the same key as in the certificate of the connection.
+    /// Certificate request (PKCS #10, DER) for the same key as in the certificate of the connection or in the credential.
     #[prost(bytes = "vec", tag = "1")]
     pub certificate_request: ::prost::alloc::vec::Vec<u8>,
     /// Certificate request (PKCS #10, DER) for the RSA key for decryption; empty if the node has no such key. A node may
-    /// replace this key.
+    /// replace this key. Ignored if the node has authenticated with a credential.
     #[prost(bytes = "vec", tag = "2")]
     pub decryption_certificate_request: ::prost::alloc::vec::Vec<u8>,
 }
@@ -93,6 +93,9 @@ pub struct RenewResponse {
     /// New certificate (X.509, DER) of the key for decryption; empty if the node requested none.
     #[prost(bytes = "vec", tag = "2")]
     pub decryption_certificate: ::prost::alloc::vec::Vec<u8>,
+    /// New credential that replaces the current one; empty if the node has authenticated with its certificate.
+    #[prost(string, tag = "3")]
+    pub credential: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PollRequest {
@@ -1461,7 +1464,9 @@ pub mod agent_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Replaces the certificates of the node. The current client certificate may have expired: the handshake proves that the
-        /// node still has its key. It is the only call that accepts an expired certificate.
+        /// node still has its key. A node with a credential gets a new one; the current one may have expired: the signature of
+        /// `certificate_request` proves that the node still has its key. It is the only call that accepts an expired certificate
+        /// or credential.
         pub async fn renew(
             &mut self,
             request: impl tonic::IntoRequest<super::RenewRequest>,
@@ -1572,7 +1577,9 @@ pub mod agent_service_server {
             request: tonic::Request<super::EnrollRequest>,
         ) -> std::result::Result<tonic::Response<super::EnrollResponse>, tonic::Status>;
         /// Replaces the certificates of the node. The current client certificate may have expired: the handshake proves that the
-        /// node still has its key. It is the only call that accepts an expired certificate.
+        /// node still has its key. A node with a credential gets a new one; the current one may have expired: the signature of
+        /// `certificate_request` proves that the node still has its key. It is the only call that accepts an expired certificate
+        /// or credential.
         async fn renew(
             &self,
             request: tonic::Request<super::RenewRequest>,
