@@ -171,8 +171,9 @@ impl MaintenanceManager {
             if !self.settings.bearer_credentials {
                 return Err(Status::unauthenticated(NO_CERTIFICATE));
             }
-            let verified = verify(&self.authority, request.metadata(), now);
-            return node_from_credential(&verified.map_err(status::from_auth_error)?);
+            let caller = verify(&self.authority, request.metadata(), now);
+            let caller = caller.map_err(status::from_auth_error)?;
+            return node_from_credential(&caller);
         };
         let valid = certificate.check_validity(now);
         valid.map_err(|why| Status::unauthenticated(why.to_string()))?;
