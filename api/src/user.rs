@@ -76,6 +76,18 @@ pub struct UserPasswordInput {
     pub password: Password,
 }
 
+/// New password of the caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OwnPasswordInput {
+    /// The password until now.
+    #[schema(value_type = String, min_length = 1, max_length = 1024, write_only)]
+    pub old_password: Password,
+    /// New password, as when the user is created.
+    #[schema(value_type = String, min_length = 12, max_length = 1024, write_only)]
+    pub password: Password,
+}
+
 /// New roles of a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -89,6 +101,10 @@ impl Input for UserInput {
 }
 
 impl Input for UserPasswordInput {
+    const READ_ONLY: &[&str] = &[];
+}
+
+impl Input for OwnPasswordInput {
     const READ_ONLY: &[&str] = &[];
 }
 

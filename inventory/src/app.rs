@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::change_feed::ChangeFeed;
+use crate::password_checker::PasswordChecker;
 use crate::refusals::RefusalLimiter;
 use crate::reserved_names::ReservedNames;
 
@@ -50,6 +51,8 @@ pub struct Inventory {
     pub ca_digest: Option<String>,
     /// Names of users that are in the file of users.
     pub reserved_names: ReservedNames,
+    /// Checks the old password of users who change their own.
+    pub password_checker: PasswordChecker,
     /// Settings of the API.
     pub settings: Settings,
 }

@@ -73,6 +73,11 @@ impl Call {
         &self.request_id
     }
 
+    /// Address of the client, if it is known.
+    pub const fn client(&self) -> Option<IpAddr> {
+        self.client
+    }
+
     /// Verifies the token and returns the caller. This is the only use of the clock of the process:
     /// handlers take the time of the database from their transaction.
     pub fn caller(&self) -> Result<Arc<Caller>, Problem> {
@@ -314,7 +319,7 @@ fn check_administrator(caller: &Caller) -> Result<(), Problem> {
 
 /// Refuses a token that is revoked, also if this process does not know it yet: it could issue tokens and
 /// create users that survive the revocation.
-async fn check_not_revoked(tx: &FleetTx, caller: &Caller) -> Result<(), Problem> {
+pub async fn check_not_revoked(tx: &FleetTx, caller: &Caller) -> Result<(), Problem> {
     let id = caller.token_id.filter(|_| caller.issued_by_us);
     let issuer = if caller.issued_by_us { "" } else { &*caller.issuer };
     let subject = (issuer, caller.subject.as_str());

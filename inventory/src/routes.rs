@@ -14,8 +14,9 @@ use crate::schedules::{repeated, single};
 use crate::{
     absent, assignments, changes, custom_configs, decisions, docs, hosts, instances, join_tokens,
     layers, local_accounts, locations, notification_targets, notifications, openapi,
-    operating_systems, operator_tokens, orchestrator, orders, os_sync, paths, pauses, policies,
-    problem, projects, providers, regions, runs, schedules, settings, sites, users, whoami,
+    operating_systems, operator_tokens, orchestrator, orders, os_sync, own_password, paths, pauses,
+    policies, problem, projects, providers, regions, runs, schedules, settings, sites, users,
+    whoami,
 };
 
 /// All routes. The router and the OpenAPI document are built from this list.
@@ -65,6 +66,7 @@ fn user_routes() -> OpenApiRouter<App> {
         .routes(routes!(users::disable_user))
         .routes(routes!(users::enable_user))
         .routes(routes!(whoami::get_whoami))
+        .routes(routes!(own_password::set_own_password))
         .routes(routes!(whoami::log_out))
 }
 

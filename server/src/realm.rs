@@ -26,7 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Form, Json, Router};
 use chrono::{DateTime, TimeDelta, Utc};
-use evenkeel_auth::{Authority, IssueError, RefreshToken, Role, User};
+use evenkeel_auth::{Authority, IssueError, RefreshToken, Role};
 use evenkeel_kit::{Clock, Secret, chain};
 use evenkeel_store::logins::{self, LoginRefresh};
 use evenkeel_store::{ConnectionShare, Store, StoreError};
@@ -37,10 +37,11 @@ use uuid::Uuid;
 
 use crate::config::{LoginConfig, is_origin};
 use crate::listen::Peer;
-use access_log::{TokenUser, UserTokens, log_request, truncate_name};
+use access_log::{TokenUser, UserTokens, log_request};
 use attempts::LoginAttempts;
-use login_record::{FailureRecorder, LoginRefusal};
+use login_record::FailureRecorder;
 use password_checks::PasswordChecks;
+use user_lookup::FoundUser;
 use user_roles::resolve_roles;
 use user_store::UserStore;
 
@@ -59,13 +60,13 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Issues tokens to users with a password.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Realm {
     store: Store,
     authority: Arc<Authority>,
     clock: Arc<dyn Clock>,
     users: Arc<UserStore>,
-    attempts: LoginAttempts,
+    attempts: Arc<LoginAttempts>,
     failures: FailureRecorder,
     access_token_ttl: TimeDelta,
     refresh_token_ttl: TimeDelta,
@@ -93,7 +94,7 @@ impl Realm {
             store: store.clone(),
             authority: Arc::clone(authority),
             clock: Arc::clone(clock),
-            attempts: LoginAttempts::default(),
+            attempts: Arc::default(),
             failures: FailureRecorder::new(store, &users),
             users,
             access_token_ttl: delta(login.access_token_ttl, "access_token_ttl")?,
@@ -270,36 +271,23 @@ impl Realm {
             return Err(invalid_request("username and password are required".to_owned()));
         };
         let endpoint = way.endpoint.ok_or_else(missing_host)?;
-        let begun = self.attempts.begin(&name, client, self.clock.now());
-        begun.map_err(|wait| {
-            tracing::debug!(user = truncate_name(&name), ?client, ?wait, "a login was delayed");
-            self.failures.record(&name, client, LoginRefusal::TooManyAttempts);
-            TokenError::TooManyAttempts(wait)
-        })?;
-        let Some(user) = self.check_password(&name, client, password).await? else {
-            tracing::warn!(
-                user = truncate_name(&name),
-                client = client.map(tracing::field::display),
-                "a login failed"
-            );
-            self.failures.record(&name, client, LoginRefusal::BadCredentials);
+        let Some(found) = self.attempt_password(&name, client, password).await? else {
             return Err(invalid_grant("the name or the password is wrong"));
         };
-        self.attempts.record_success(&name, client, self.clock.now());
         tracing::info!(
-            user = user.name,
+            user = found.user.name,
             client = client.map(tracing::field::display),
             "a user logged in"
         );
         let refresh = RefreshToken {
             endpoint,
             client: grant.client_id,
-            subject: user.name.clone(),
-            session: user.session(),
+            subject: found.user.name.clone(),
+            session: found.user.session(),
             login: Uuid::new_v4(),
             generation: 0,
         };
-        let (roles, now, expires_at) = self.begin_login(&refresh, &user, client).await?;
+        let (roles, now, expires_at) = self.begin_login(&refresh, found, client).await?;
         self.token_response(&roles, &refresh, expires_at, now)
     }
 
@@ -313,12 +301,14 @@ impl Realm {
     async fn begin_login(
         &self,
         refresh: &RefreshToken,
-        user: &User,
+        found: FoundUser,
         client: Option<IpAddr>,
     ) -> Result<(Vec<Role>, DateTime<Utc>, DateTime<Utc>), TokenError> {
         let actor = login_record::actor(&refresh.subject, client);
         let begun = self.store_for(&refresh.subject).fleet_as(&actor).await;
         let tx = begun.map_err(|error| store_error(&error))?;
+        let user = found.lock(&tx).await.map_err(|error| store_error(&error))?;
+        let user = user.ok_or_else(|| invalid_grant("the user was just changed; log in again"))?;
         let now = tx.database_time();
         let expires_at = now.checked_add_signed(self.refresh_token_ttl);
         let expires_at = expires_at.ok_or_else(|| internal_error(&IssueError::TooLong))?;
@@ -326,7 +316,7 @@ impl Realm {
         recorded.map_err(|error| store_error(&error))?;
         let recorded = login_record::record_login(&tx, &refresh.subject).await;
         recorded.map_err(|error| store_error(&error))?;
-        let roles = resolve_roles(&tx, user).await.map_err(|error| store_error(&error))?;
+        let roles = resolve_roles(&tx, &user).await.map_err(|error| store_error(&error))?;
         tx.commit().await.map_err(|error| store_error(&error))?;
         Ok((roles, now, expires_at))
     }
@@ -337,12 +327,15 @@ impl Realm {
     async fn refresh_login(
         &self,
         refresh: &RefreshToken,
-        user: &User,
+        found: FoundUser,
     ) -> Result<(LoginRefresh, Vec<Role>, DateTime<Utc>), StoreError> {
         let tx = self.store_for(&refresh.subject).fleet().await?;
+        let Some(user) = found.lock(&tx).await? else {
+            return Ok((LoginRefresh::Ended, Vec::new(), tx.database_time()));
+        };
         // By the clock of the process, a token that is only sent again could seem stolen.
         let now = tx.database_time();
-        let roles = resolve_roles(&tx, user).await?;
+        let roles = resolve_roles(&tx, &user).await?;
         if self.reusable_token_clients.contains(&refresh.client) {
             let refreshed = if logins::is_open(&tx, refresh.login, now).await? {
                 LoginRefresh::Continued(refresh.generation)
@@ -367,10 +360,10 @@ impl Realm {
         if refresh.client != grant.client_id {
             return Err(invalid_grant("the token belongs to another client"));
         }
-        let user = self.find_user(&refresh.subject).await?;
-        let user = user.filter(|user| user.session() == refresh.session);
-        let user = user.ok_or_else(|| invalid_grant("log in again"))?;
-        let refreshed = self.refresh_login(&refresh, &user).await;
+        let found = self.find_user(&refresh.subject).await?;
+        let found = found.filter(|found| found.user.session() == refresh.session);
+        let found = found.ok_or_else(|| invalid_grant("log in again"))?;
+        let refreshed = self.refresh_login(&refresh, found).await;
         let (refreshed, roles, now) = refreshed.map_err(|error| store_error(&error))?;
         match refreshed {
             LoginRefresh::Continued(generation) => {
@@ -380,7 +373,7 @@ impl Realm {
             LoginRefresh::Ended => Err(invalid_grant("log in again")),
             LoginRefresh::Reused => {
                 tracing::warn!(
-                    user = user.name,
+                    user = refresh.subject,
                     "a refresh token was used twice, so the login was ended: another person may have a copy"
                 );
                 Err(invalid_grant("the token was used before; log in again"))

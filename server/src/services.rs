@@ -246,6 +246,7 @@ fn rest_router(config: &Config, context: &AppContext, life: &Lifecycle) -> anyho
         authority: Arc::clone(&context.rest_authenticator),
         ca_digest: context.certificates.digest(),
         reserved_names: realm.as_ref().map(Realm::names_in_file).unwrap_or_default(),
+        password_checker: realm.as_ref().map(Realm::password_checker).unwrap_or_default(),
         settings: config.inventory_settings()?,
     });
     // Streams of changes end when the process stops.

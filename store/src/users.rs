@@ -86,7 +86,18 @@ pub async fn lock(tx: &FleetTx, name: &str) -> Result<StoredUser, StoreError> {
 
 /// What the login of a user needs. None if the user does not exist or is disabled.
 pub async fn find_login(tx: &FleetTx, name: &str) -> Result<Option<UserLogin>, StoreError> {
-    let sql = "SELECT password_hash, roles FROM users WHERE name = $1 AND disabled_at IS NULL";
+    read_login(tx, name, "").await
+}
+
+/// As [`find_login`], but the user does not change until the end of the transaction.
+pub async fn lock_login(tx: &FleetTx, name: &str) -> Result<Option<UserLogin>, StoreError> {
+    read_login(tx, name, " FOR SHARE").await
+}
+
+async fn read_login(tx: &FleetTx, name: &str, lock: &str) -> Result<Option<UserLogin>, StoreError> {
+    let sql = format!(
+        "SELECT password_hash, roles FROM users WHERE name = $1 AND disabled_at IS NULL{lock}"
+    );
     let Some(row) = query_one(tx.conn(), sql, [name.into()]).await? else {
         return Ok(None);
     };

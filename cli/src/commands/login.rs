@@ -366,8 +366,7 @@ fn explain_revoked_new_token(error: Failure) -> Failure {
         Failure::Refused { status: 401, message, .. } if message.contains("revoked") => {
             Failure::usage_with(
                 message,
-                "the user was changed, or its tokens were revoked, less than 15 seconds ago: \
-                 log in again after that time",
+                "the user was changed, or its tokens were revoked, less than a second ago: log in again",
             )
         }
         error => error,

@@ -20,6 +20,7 @@ mod nulls;
 mod operating_systems;
 mod operator_tokens;
 mod os_sync;
+mod own_password;
 mod projects;
 mod resources;
 mod schedules;

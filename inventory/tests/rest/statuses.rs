@@ -81,6 +81,9 @@ pub fn request_body(
             json!({"name": "mallory", "password": "open sesame!", "roles": ["viewer@ours"]})
         }
         "set_user_password" => json!({"password": "open sesame!"}),
+        "set_own_password" => {
+            json!({"oldPassword": "open sesame!", "password": "another sesame"})
+        }
         "set_user_roles" => json!({"roles": ["viewer@ours"]}),
         other => panic!("add a body for the operation {other} to `statuses::request_body`"),
     })
@@ -207,9 +210,10 @@ async fn join_host(server: &TestServer, resources: &ResourceIds) {
 fn expected_refusal(caller: Caller, what: &str) -> Option<u16> {
     let reads = what.starts_with("GET ");
     match what {
-        "GET /v1/orchestrator" | "GET /v1/whoami" | "POST /v1/logout" => {
-            (caller == Caller::Anonymous).then_some(401)
-        }
+        "GET /v1/orchestrator"
+        | "GET /v1/whoami"
+        | "PUT /v1/whoami/password"
+        | "POST /v1/logout" => (caller == Caller::Anonymous).then_some(401),
         // The list of visible projects. A caller that may see no project is unauthenticated.
         "GET /v1/projects" => {
             matches!(caller, Caller::Anonymous | Caller::Guest | Caller::Node).then_some(401)

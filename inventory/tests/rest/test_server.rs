@@ -20,7 +20,9 @@ use evenkeel_domain::run::{
     RunEventRecord, RunReport, RunTimeouts,
 };
 use evenkeel_domain::tenant::TenantId;
-use evenkeel_inventory::{Inventory, ReservedNames, Settings, router};
+use evenkeel_inventory::{
+    Inventory, PasswordCheck, PasswordChecker, ReservedNames, Settings, router,
+};
 use evenkeel_kit::Clock;
 use evenkeel_store::runs::{RunOpening, Subject, advance};
 use evenkeel_store::{Store, StoreOptions, policies};
@@ -428,6 +430,16 @@ fn inventory(
         authority: Arc::clone(&base.authority),
         ca_digest: Some("ab".repeat(32)),
         reserved_names: ReservedNames::new(|name| name == "file-user"),
+        password_checker: PasswordChecker::new(|attempt| {
+            let check = match attempt.password.reveal() {
+                "open sesame!" => PasswordCheck::Correct,
+                "too often" => {
+                    PasswordCheck::TooManyAttempts(std::time::Duration::from_millis(7_500))
+                }
+                _ => PasswordCheck::Wrong,
+            };
+            Box::pin(async move { check })
+        }),
         settings,
     }
 }

@@ -216,6 +216,11 @@ async fn a_disabled_or_deleted_user_loses_all_tokens() {
     assert!(!login().await);
     assert_eq!(manager.expect_ok("PUT /v1/users/alice/enable", None).await["disabled"], false);
     assert!(login().await);
+    // A token of the next second is valid: logins lock their user, so none runs meanwhile.
+    let tx = server.store.fleet().await.expect("a transaction");
+    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    assert_eq!(revoked.subjects[0].revoked_until, server.clock.now());
+    drop(tx);
     manager.expect_ok("DELETE /v1/users/bob", None).await;
     manager.expect_problem("DELETE /v1/users/bob", None, 404, json!({})).await;
     let mut subjects = revoked_subjects(&server).await;

@@ -16,7 +16,7 @@ use evenkeel_store::{Actor, ConnectionShare, FleetTx, Store, StoreError, users};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::truncate_name;
+use super::access_log::truncate_name;
 use super::user_store::UserStore;
 
 /// Shortest time between two records of a name at an address, and between two records of the number

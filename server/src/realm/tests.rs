@@ -2,6 +2,7 @@
 
 mod login_records;
 mod refusals;
+mod user_changes;
 
 use axum::body::{Body, to_bytes};
 use evenkeel_auth::{Keys, Settings};
@@ -18,6 +19,7 @@ const PASSWORD: &str = "open sesame";
 const PROXY: &str = "127.0.0.1:4000";
 
 struct RealmFixture {
+    realm: Realm,
     router: Router,
     store: Store,
     authority: Arc<Authority>,
@@ -92,7 +94,8 @@ impl RealmFixture {
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let realm = Realm::open(&config, &store, &authority, &time).unwrap();
         let api = Router::new().route("/v1/orchestrator", get(async || "the API"));
-        Self { router: realm.into_router(api), store, authority, clock, database_clock, folder }
+        let router = realm.clone().into_router(api);
+        Self { realm, router, store, authority, clock, database_clock, folder }
     }
 
     /// Moves the clocks of the process and of the database.
