@@ -7,10 +7,10 @@ use crate::commands::{
     context::ContextCommand, custom_config::CustomConfigCommand, explain::Explain,
     host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
     location::LocationCommand, login::LoginCommand, notification::NotificationCommand,
-    notification_target::NotificationTargetCommand, os::OsCommand, pause::Pause, pause::Resume,
-    policy::PolicyCommand, project::ProjectCommand, provider::ProviderCommand,
-    region::RegionCommand, run::RunCommand, schedule::ScheduleCommand, site::SiteCommand,
-    token::TokenCommand, update::UpdateCommand, user::UserCommand,
+    notification_target::NotificationTargetCommand, os::OsCommand, passwd::PasswdCommand,
+    pause::Pause, pause::Resume, policy::PolicyCommand, project::ProjectCommand,
+    provider::ProviderCommand, region::RegionCommand, run::RunCommand, schedule::ScheduleCommand,
+    site::SiteCommand, token::TokenCommand, update::UpdateCommand, user::UserCommand,
 };
 use crate::options::GlobalOptions;
 
@@ -35,6 +35,8 @@ pub enum Command {
     ///
     /// Ends the login as well. The token is also removed if the server is unreachable.
     Logout,
+    /// Change your password.
+    Passwd(PasswdCommand),
     /// Show who you are for the server: subject, issuer, roles and the end of the token.
     Whoami,
     /// Manage projects.

@@ -1,5 +1,7 @@
 //! HTTP client of the REST API.
 
+mod new_login;
+
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -421,14 +423,7 @@ impl Client {
             Err(Failure::Usage { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
-        // The new token is valid for this command even if it cannot be saved for the next one.
-        let save_error = renewal.save_token(&issued).err();
-        let login = issued.login;
-        *self.session() = Session {
-            token: Some(issued.token),
-            renewal: login.map(|login| Renewal { login, ..renewal }),
-            save_error,
-        };
+        self.use_token(renewal, issued);
         Ok(true)
     }
 

@@ -17,6 +17,7 @@ mod names;
 pub mod notification;
 pub mod notification_target;
 pub mod os;
+pub mod passwd;
 pub mod pause;
 pub mod policy;
 pub mod project;

@@ -72,8 +72,12 @@ async fn dispatch(
 ) -> Result<Ending, Failure> {
     let now = system.clock.now();
     let command = match command {
-        // It may read a password.
+        // These read passwords.
         Command::User(command) => {
+            command.run(client, globals, system).await?;
+            return Ok(Ending::Done);
+        }
+        Command::Passwd(command) => {
             command.run(client, globals, system).await?;
             return Ok(Ending::Done);
         }
@@ -106,6 +110,7 @@ async fn dispatch(
         Command::Audit(audit) => audit.run(client, printer).await?,
         Command::Explain(explain) => explain.run(client, printer).await?,
         Command::User(_)
+        | Command::Passwd(_)
         | Command::Context(_)
         | Command::Login(_)
         | Command::Logout

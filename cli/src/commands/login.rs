@@ -273,6 +273,16 @@ pub(super) fn read_password(
     file: Option<PathBuf>,
     system: &mut System<'_>,
 ) -> Result<Secret, Failure> {
+    read_secret(&format!("password for {username}"), ("--password-file", file), system)
+}
+
+/// Reads a password from the file of an option, after a prompt on a terminal, or else as a line of
+/// standard input.
+pub(super) fn read_secret(
+    prompt: &str,
+    (option, file): (&str, Option<PathBuf>),
+    system: &mut System<'_>,
+) -> Result<Secret, Failure> {
     let line = match file {
         Some(path) => {
             let file = std::fs::File::open(&path);
@@ -280,7 +290,7 @@ pub(super) fn read_password(
             read.map_err(|source| Failure::File { path, source })?
         }
         None if system.environment.interactive => {
-            write!(system.notes, "password for {username}: ")?;
+            write!(system.notes, "{prompt}: ")?;
             read_hidden_line(MAX_PASSWORD_BYTES, system)?
         }
         None => read_line(system.input, MAX_PASSWORD_BYTES)?,
@@ -290,7 +300,7 @@ pub(super) fn read_password(
     if text.is_empty() {
         return Err(Failure::usage_with(
             "the password is empty",
-            "type it, or give it with --password-file FILE",
+            format!("type it, or give it with {option} FILE"),
         ));
     }
     Ok(Secret::new(text))

@@ -17,6 +17,7 @@ mod oidc;
 mod orders;
 mod os_moving;
 mod os_sync;
+mod passwd;
 mod resources;
 mod schedules;
 mod setup;
