@@ -120,12 +120,12 @@ impl Call {
     }
 
     /// Opens a transaction of an administrator of all projects that reads, as of one instant, the
-    /// changes that belong to no project.
-    pub async fn snapshot_without_project(&self) -> Result<Tx, Problem> {
+    /// changes of a project, which may be deleted, or those that belong to no project.
+    pub async fn snapshot_of_any(&self, project: TenantId) -> Result<Tx, Problem> {
         let caller = self.caller()?;
         check_administrator(&caller)?;
         let store = self.store(ConnectionShare::RestReads, &caller);
-        Ok(store.snapshot(TenantId::NO_PROJECT).await?)
+        Ok(store.snapshot(project).await?)
     }
 
     /// Opens a transaction that changes the project.

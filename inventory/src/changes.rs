@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use chrono::DateTime;
 use evenkeel_api::change::{ChangeList, ChangeResource};
 use evenkeel_domain::Time;
+use evenkeel_domain::tenant::TenantId;
 use evenkeel_store::changes::{self, ChangeCursor, ChangeFilter, ChangeId, MAX_OBJECTS};
 use evenkeel_store::{StoreError, Tx};
 use serde::Deserialize;
@@ -36,6 +37,8 @@ pub enum ChangeScope {
     Project,
     /// Those that belong to no project.
     Fleet,
+    /// Those of a project that may be deleted, for an administrator of all projects.
+    AnyProject(TenantId),
 }
 
 impl ChangeScope {
@@ -43,7 +46,8 @@ impl ChangeScope {
     async fn snapshot(self, call: &Call) -> Result<Tx, Problem> {
         match self {
             Self::Project => call.snapshot().await,
-            Self::Fleet => call.snapshot_without_project().await,
+            Self::Fleet => call.snapshot_of_any(TenantId::NO_PROJECT).await,
+            Self::AnyProject(project) => call.snapshot_of_any(project).await,
         }
     }
 }

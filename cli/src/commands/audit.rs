@@ -38,6 +38,7 @@ const EXAMPLES: &str = "Examples:
   evenkeel audit --host edge-01 --by alice
   evenkeel audit --kind update_order --watch
   evenkeel audit --fleet --kind login_failure
+  evenkeel audit --project-uuid 11111111-2222-3333-4444-555555555555
   evenkeel audit show 2f1c-8a3";
 
 /// Show who changed what, the latest changes first.
@@ -52,6 +53,10 @@ pub struct Audit {
     /// logins with a password. Only for administrators of all projects.
     #[arg(long, global = true)]
     fleet: bool,
+    /// Show the changes of the project with this UUID, which may be deleted: `evenkeel audit --fleet
+    /// --kind project` lists deleted projects. Only for administrators of all projects.
+    #[arg(long, value_name = "UUID", global = true)]
+    project_uuid: Option<String>,
     /// Show the latest changes, the oldest of them first, and then each change as it happens.
     #[arg(long, short)]
     watch: bool,
@@ -101,15 +106,21 @@ struct AuditFilter {
 /// Query parameters of a request.
 type QueryParams = Vec<(&'static str, String)>;
 
-/// Where changes are read: in the project, or outside of projects.
+/// Where changes are read: in the project, outside of projects, or in a project that may be deleted.
 struct ChangeSource<'a> {
     client: &'a Client,
     is_fleet: bool,
+    /// UUID of a project that may be deleted.
+    project_uuid: Option<String>,
 }
 
 impl ChangeSource<'_> {
     async fn page(&self, params: &[(&'static str, String)]) -> Result<ChangeList, Failure> {
-        if self.is_fleet {
+        if let Some(uuid) = &self.project_uuid {
+            let mut params = params.to_vec();
+            params.push(("projectUuid", uuid.clone()));
+            self.client.get_global_with_params(&FLEET_PATH, &params).await
+        } else if self.is_fleet {
             self.client.get_global_with_params(&FLEET_PATH, params).await
         } else {
             self.client.get_with_params(PATH, params).await
@@ -117,8 +128,11 @@ impl ChangeSource<'_> {
     }
 
     async fn change(&self, id: &str) -> Result<ChangeResource, Failure> {
-        if self.is_fleet {
-            let [version, name] = FLEET_PATH;
+        let [version, name] = FLEET_PATH;
+        if let Some(uuid) = &self.project_uuid {
+            let params = [("projectUuid", uuid.clone())];
+            self.client.get_global_with_params(&[version, name, id], &params).await
+        } else if self.is_fleet {
             self.client.get_global(&[version, name, id]).await
         } else {
             self.client.get(&format!("{PATH}/{id}")).await
@@ -175,7 +189,15 @@ impl AuditFilter {
 
 impl Audit {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
-        let source = ChangeSource { client, is_fleet: self.fleet };
+        let is_elsewhere = self.fleet || self.project_uuid.is_some();
+        let project_uuid = self.project_uuid.clone();
+        if self.watch && project_uuid.is_some() {
+            return Err(Failure::usage_with(
+                "--project-uuid lists changes and does not watch them",
+                "watch the changes of a project by its name: `evenkeel audit --watch --project NAME`",
+            ));
+        }
+        let source = ChangeSource { client, is_fleet: self.fleet, project_uuid };
         if let Some(AuditCommand::Show { id }) = self.command {
             // With clap's own conflict rules, `--project` would be rejected as well.
             if self.filter.is_set() || self.watch || self.limit.is_some() {
@@ -186,10 +208,12 @@ impl Audit {
             }
             return show::run(&id, &source, printer).await;
         }
-        if self.fleet && (self.filter.host.is_some() || self.filter.policy.is_some()) {
-            return Err(Failure::usage(
-                "--fleet shows what belongs to no project; leave out --host and --policy",
-            ));
+        if is_elsewhere && (self.filter.host.is_some() || self.filter.policy.is_some()) {
+            return Err(Failure::usage(if self.project_uuid.is_none() {
+                "--fleet shows what belongs to no project; leave out --host and --policy"
+            } else {
+                "with --project-uuid, names are not looked up: use --object ID for --host and --policy"
+            }));
         }
         if self.watch && self.filter.until.is_some() {
             return Err(Failure::usage("--watch shows changes to come; leave out --until"));
@@ -235,7 +259,7 @@ impl Resource for ChangeResource {
     const KIND: ResourceKind = ResourceKind {
         key_titles: &["ID"],
         titles: &["TIME", "ACTOR", "WHAT", "OBJECT"],
-        wide_titles: &["REQUEST"],
+        wide_titles: &["ADDRESS", "REASON", "REQUEST"],
         // The age is shorter than the time.
         optional_titles: &["TIME", "ACTOR", "AGE"],
         ..ResourceKind::new("ID", "change", "changes")
@@ -250,7 +274,7 @@ impl Resource for ChangeResource {
     }
 
     fn wide_columns(&self) -> Vec<Cell> {
-        cells![&self.request_id]
+        cells![&self.client_address, reason(self), &self.request_id]
     }
 
     fn created_at(&self) -> Option<DateTime<Utc>> {
@@ -265,6 +289,12 @@ fn actor(change: &ChangeResource) -> &str {
 
 fn what(change: &ChangeResource) -> String {
     format!("{} {}", change.operation, change.kind)
+}
+
+/// Why a login failed, or the reason that a user gave for a pause or an order.
+fn reason(change: &ChangeResource) -> &str {
+    let reason = change.after.as_ref().and_then(|row| row["reason"].as_str());
+    reason.unwrap_or_default()
 }
 
 fn object(change: &ChangeResource) -> String {

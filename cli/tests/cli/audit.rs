@@ -85,6 +85,40 @@ async fn one_change_shows_the_fields_that_differ() {
     assert!(failure.starts_with("`audit show` accepts no filter"), "{failure}");
 }
 
+#[tokio::test]
+async fn failed_logins_have_their_address_and_reason_with_wide_output() {
+    let cli = TestCli::new().await;
+    let failure = json!({
+        "changeId": "1c-3", "time": "2026-03-01T11:00:00Z", "actor": "bob", "kind": "login_failure",
+        "objectId": "bob", "objectName": "bob", "operation": "record", "clientAddress": "192.0.2.7",
+        "after": {"name": "bob", "reason": "wrong-password"},
+    });
+    cli.fake_server.answer("GET changes", page(&[failure], ""));
+    let printed = cli.run("evenkeel audit --fleet -o wide --project lab").await;
+    for part in ["ADDRESS", "REASON", "192.0.2.7", "wrong-password"] {
+        assert!(printed.contains(part), "{printed}");
+    }
+}
+
+#[tokio::test]
+async fn changes_of_a_deleted_project_are_read_by_its_uuid() {
+    let cli = TestCli::new().await;
+    let change = json!({
+        "changeId": "1c-4", "time": "2026-03-01T11:00:00Z", "actor": "root", "kind": "pause",
+        "objectId": "project", "operation": "create",
+    });
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    cli.fake_server
+        .answer(&format!("GET changes?projectUuid={uuid}"), page(&[change.clone()], ""))
+        .answer(&format!("GET changes/1c-4?projectUuid={uuid}"), change);
+    let list = cli.run(&format!("evenkeel audit --project-uuid {uuid} --project lab")).await;
+    assert!(list.contains("create pause"), "{list}");
+    let line = format!("evenkeel audit show 1c-4 --project-uuid {uuid} --project lab");
+    assert!(cli.run(&line).await.contains("actor   root\n"));
+    let failure = cli.fail(&format!("evenkeel audit --watch --project-uuid {uuid}")).await;
+    assert!(failure.starts_with("--project-uuid lists changes"), "{failure}");
+}
+
 /// In the fake server, paths in other projects than `default` begin with `projects`.
 #[tokio::test]
 async fn changes_outside_of_projects_are_listed_shown_and_watched() {

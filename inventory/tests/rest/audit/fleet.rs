@@ -69,6 +69,37 @@ async fn an_administrator_sees_changes_of_users_tokens_and_projects() {
 }
 
 #[tokio::test]
+async fn changes_of_a_deleted_project_are_read_by_its_uuid() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    root.expect_ok("PUT /v1/projects/shop", Some(json!({"description": "a shop"}))).await;
+    root.expect_ok("PUT /v1/projects/shop/pauses/project", Some(json!({"reason": "no"}))).await;
+    let shop = root.expect_ok("GET /v1/projects/shop", None).await;
+    let uuid = shop["status"]["projectStatus"]["uID"].as_str().expect("a UUID").to_owned();
+    root.expect_ok("DELETE /v1/projects/shop", None).await;
+    let projects = root.expect_ok(&format!("{LIST}?kind=project"), None).await;
+    assert_eq!(projects["changes"][0]["before"]["tenant_id"], *uuid, "{projects}");
+    let of_shop = format!("{LIST}?projectUuid={uuid}");
+    let list = root.expect_ok(&of_shop, None).await;
+    let all = summaries(&list);
+    let has = |kind, operation| all.iter().any(|[k, o, _]| (*k, *o) == (kind, operation));
+    assert!(has("pause", "create") && has("project", "create"), "{list}");
+    let id = list["changes"][0]["changeId"].as_str().expect("an id");
+    let one = root.expect_ok(&format!("{LIST}/{id}?projectUuid={uuid}"), None).await;
+    assert_eq!(one, list["changes"][0]);
+    root.expect_problem(&format!("{LIST}/{id}"), None, 404, json!({})).await;
+    let parameter = json!({"parameter": "projectUuid"});
+    for bad in ["shop", "00000000-0000-0000-0000-000000000000"] {
+        let what = format!("{LIST}?projectUuid={bad}");
+        root.expect_problem(&what, None, 400, parameter.clone()).await;
+    }
+    root.expect_problem(&format!("{of_shop}&watch=true"), None, 400, parameter).await;
+    for caller in [Caller::Manager, Caller::Writer] {
+        server.client_of(caller).expect_problem(&of_shop, None, 403, json!({})).await;
+    }
+}
+
+#[tokio::test]
 async fn a_revocation_of_all_tokens_of_a_subject_is_recorded() {
     let server = TestServer::new().await;
     let root = server.client_of(Caller::Administrator);
