@@ -96,6 +96,7 @@ pub(crate) fn find_faults(config: &Config) -> Vec<String> {
             Err(error) => faults.push(format!("auth.login.users: {error:#}")),
         }
     }
+    faults.extend(config.find_shared_addresses());
     for issuer in &config.auth.issuers {
         if let Err(error) = app_context::open_issuer(issuer) {
             faults.push(format!("auth.issuers: {}: {error:#}", issuer.issuer));

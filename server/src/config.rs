@@ -8,6 +8,7 @@ mod defaults;
 mod faults;
 mod files;
 mod http_tls;
+mod listen_addresses;
 mod rest;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
