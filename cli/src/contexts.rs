@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -81,6 +81,14 @@ impl Contexts {
             .map_err(|error| Failure::Serialization(Box::new(error)))?;
         write_atomically(path, &text)
             .map_err(|source| Failure::File { path: path.to_owned(), source })
+    }
+
+    /// Whether other users of this machine can read the tokens in the file.
+    #[must_use]
+    pub fn are_exposed(path: &Path) -> bool {
+        let is_open = fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+        let has_token = |context: &Context| context.token.is_some() || context.login.is_some();
+        is_open && Self::load(path).is_ok_and(|all| all.contexts.iter().any(has_token))
     }
 
     /// Finds the context with this name.
@@ -187,8 +195,6 @@ fn create_temp_file(path: &Path) -> io::Result<(File, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn sample_context(name: &str) -> Context {
@@ -218,6 +224,10 @@ mod tests {
         contexts.save(&path).expect("written");
         contexts.save(&path).expect("written again");
 
+        assert!(!Contexts::are_exposed(&path));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
+        assert!(Contexts::are_exposed(&path), "until the next save");
+        contexts.save(&path).expect("written again");
         let mode = fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let back = Contexts::load(&path).expect("readable");

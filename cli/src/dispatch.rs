@@ -54,6 +54,15 @@ async fn run_with_server(
     system: &mut System<'_>,
 ) -> Result<Ending, Failure> {
     let client = Client::new(client_target(globals, system)?)?;
+    let contexts = &system.environment.contexts;
+    if Contexts::are_exposed(contexts) {
+        let path = sanitize_text(&contexts.display().to_string());
+        // The result of the command counts, even if this note cannot be written.
+        let _ = writeln!(
+            system.notes,
+            "note: other users of this machine can read the tokens in {path}; run `chmod 600 {path}`"
+        );
+    }
     client.renew_expiring_token(system.clock.now()).await;
     let ending = Box::pin(dispatch(command, &client, globals, system)).await;
     if let Some(failure) = client.take_save_error() {

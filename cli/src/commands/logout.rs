@@ -10,8 +10,16 @@ use crate::options::GlobalOptions;
 use crate::{Failure, System, sanitize_text};
 
 /// Revokes the saved token at the server, ends its login, and removes it from the context. The token is
-/// also removed if the server is unreachable.
+/// also removed if the server is unreachable. Refuses while the environment has a token: all other
+/// commands use that one, so the user may mean it.
 pub async fn log_out(globals: &GlobalOptions, system: &mut System<'_>) -> Result<(), Failure> {
+    if system.environment.token.is_some() {
+        return Err(Failure::usage_with(
+            "EVENKEEL_TOKEN is set, but `evenkeel logout` revokes the saved token of the context, not that one",
+            "unset EVENKEEL_TOKEN and run the command again; an administrator revokes other tokens with `evenkeel \
+             token revoke`",
+        ));
+    }
     let path = system.environment.contexts.clone();
     let contexts = Contexts::load(&path)?;
     let context = contexts.select(globals.context.as_deref())?;

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::client::Client;
+use crate::listing::{self, Query};
 use crate::output::Printer;
 use crate::page::{Cell, Tone, cells};
 use crate::requests;
@@ -86,8 +87,11 @@ impl NotificationCommand {
             Self::List { state } => {
                 let params: Vec<(&'static str, String)> =
                     state.map(|state| ("state", state.name().to_owned())).into_iter().collect();
-                let list: NotificationList =
+                let mut list: NotificationList =
                     client.get_with_params("notifications", &params).await?;
+                if printer.is_human_readable() {
+                    name_targets(&mut list.notifications, client).await?;
+                }
                 printer.print_list(&list.notifications)
             }
             Self::Replay(replay) => replay.run(client, printer).await,
@@ -107,6 +111,25 @@ impl Replay {
         let result: NotificationReplayResult = client.replace(&path, &body).await?;
         printer.print_result("deliveries:", &result.replayed.to_string(), "queued again")
     }
+}
+
+/// Replaces the IDs of targets by their names. A deleted target keeps its ID.
+async fn name_targets(
+    notifications: &mut [NotificationResource],
+    client: &Client,
+) -> Result<(), Failure> {
+    if notifications.is_empty() {
+        return Ok(());
+    }
+    let targets =
+        listing::fetch_all::<NotificationTargetResource>(client, &Query::default()).await?;
+    for notification in notifications {
+        let target = targets.iter().find(|target| target.resource_id == notification.target_id);
+        if let Some(target) = target {
+            notification.target_id.clone_from(&target.name);
+        }
+    }
+    Ok(())
 }
 
 /// Path of an action of a target, by its ID or name.

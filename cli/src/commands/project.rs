@@ -1,6 +1,7 @@
 //! `evenkeel project`: projects, which isolate their resources from each other.
 
 use clap::Subcommand;
+use evenkeel_api::host_summary::HostSummary;
 use evenkeel_api::project::{ProjectInput, ProjectResource};
 
 use super::settings::SettingsCommand;
@@ -39,6 +40,9 @@ pub enum ProjectCommand {
         /// Delete the project with all its contents.
         #[arg(long)]
         force: bool,
+        /// Do not ask for confirmation.
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -60,7 +64,10 @@ impl ProjectCommand {
                 print_project(&client.get_global(&path).await?, printer)
             }
             Self::Settings(command) => command.run(client, printer).await,
-            Self::Delete { name, force } => {
+            Self::Delete { name, force, yes } => {
+                if !yes {
+                    confirm_deletion(&name, client, printer).await?;
+                }
                 let params: &[_] = if force { &[("force", "true")] } else { &[] };
                 let path = ["v1", "projects", name.as_str()];
                 let done = client.delete_global(&path, params).await;
@@ -69,6 +76,32 @@ impl ProjectCommand {
             }
         }
     }
+}
+
+/// Asks whether to delete a project, with the number of its hosts.
+async fn confirm_deletion(
+    name: &str,
+    client: &Client,
+    printer: &mut Printer<'_>,
+) -> Result<(), Failure> {
+    let path = ["v1", "projects", name, "compute", "hosts", "summary"];
+    let summary: HostSummary = client.get_global(&path).await?;
+    let hosts = match summary.total {
+        0 => "no hosts".to_owned(),
+        1 => "1 host".to_owned(),
+        count => format!("{count} hosts"),
+    };
+    let concerned = format!("the project {name} with {hosts} and everything else in it");
+    if !printer.is_interactive() {
+        return Err(Failure::usage_with(
+            format!("this deletes {concerned}"),
+            "add --yes to confirm",
+        ));
+    }
+    if printer.confirm(&format!("delete {concerned}?"))? {
+        return Ok(());
+    }
+    Err(Failure::usage("nothing was done"))
 }
 
 /// Adds a hint to the error of a project that is in use.

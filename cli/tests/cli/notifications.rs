@@ -73,10 +73,12 @@ async fn deliveries_are_listed_and_replayed() {
     let list =
         json!({"notifications": [dead], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
     cli.fake_server
+        .answer("GET notification-targets", targets())
         .answer("GET notifications?state=dead", list)
         .answer(&format!("PUT notification-targets/{ID}/replay"), json!({"replayed": 1}));
     let printed = cli.run("evenkeel notification list --state dead").await;
-    for part in [DELIVERY, "run-failed", "dead", "500 Internal Server Error"] {
+    assert!(!printed.contains(ID), "the name stands for the ID: {printed}");
+    for part in [DELIVERY, "chat", "run-failed", "dead", "500 Internal Server Error"] {
         assert!(printed.contains(part), "{printed}");
     }
     let one = format!("evenkeel notification replay {ID} --id {DELIVERY}");
@@ -84,7 +86,7 @@ async fn deliveries_are_listed_and_replayed() {
     let range = "--since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z";
     cli.run(&format!("evenkeel notification replay {ID} {range}")).await;
     let requests = cli.fake_server.requests();
-    let bodies: Vec<_> = requests.lines().skip(1).collect();
+    let bodies: Vec<_> = requests.lines().filter(|line| line.starts_with("PUT")).collect();
     let put = format!("PUT notification-targets/{ID}/replay");
     let expected = [
         format!(r#"{put} {{"notificationId":"{DELIVERY}"}}"#),

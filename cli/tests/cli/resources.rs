@@ -278,7 +278,7 @@ async fn projects_are_created_and_deleted() {
     insta::assert_snapshot!(cli.run("evenkeel project create lab --description ours").await);
     insta::assert_snapshot!(cli.run("evenkeel project list").await);
     assert_eq!(cli.run("evenkeel project list -q").await, "lab\n");
-    assert_eq!(cli.run("evenkeel project delete lab").await, "project lab deleted\n");
+    assert_eq!(cli.run("evenkeel project delete lab --yes").await, "project lab deleted\n");
 }
 
 #[tokio::test]
@@ -329,17 +329,37 @@ async fn a_project_in_ids_only_mode_is_its_name() {
 }
 
 #[tokio::test]
+async fn the_deletion_of_a_project_asks_with_the_number_of_hosts() {
+    let mut cli = TestCli::new().await;
+    let summary = json!({"total": 3, "running": 3, "error": 0, "unallocated": 0});
+    cli.fake_server
+        .answer("GET projects/lab/compute/hosts/summary", summary)
+        .answer("DELETE projects/lab", json!({}));
+    insta::assert_snapshot!(cli.fail("evenkeel project delete lab").await, @r"
+    this deletes the project lab with 3 hosts and everything else in it
+    hint: add --yes to confirm
+    ");
+    cli.interactive = true;
+    let refused = cli.answer("evenkeel project delete lab", "\n").await;
+    assert_eq!(refused.expect_err("the default is no").to_string(), "nothing was done");
+    assert!(!cli.fake_server.requests().contains("DELETE"), "{}", cli.fake_server.requests());
+    let (text, _) = cli.answer("evenkeel project delete lab", "y\n").await.expect("deleted");
+    let question = "delete the project lab with 3 hosts and everything else in it? [y/N] ";
+    assert_eq!(text, format!("{question}project lab deleted\n"));
+}
+
+#[tokio::test]
 async fn a_project_in_use_is_deleted_only_with_force() {
     let cli = TestCli::new().await;
     let in_use = json!({"code": "FailedPrecondition", "message": "the project still has 3 hosts"});
     cli.fake_server
         .answer_with("DELETE projects/lab", 400, in_use)
         .answer("DELETE projects/lab?force=true", json!({}));
-    insta::assert_snapshot!(cli.fail("evenkeel project delete lab").await, @r"
+    insta::assert_snapshot!(cli.fail("evenkeel project delete lab --yes").await, @r"
     the project still has 3 hosts
     hint: `evenkeel project delete lab --force` deletes it with all its contents
     ");
-    assert_eq!(cli.run("evenkeel project delete lab --force").await, "project lab deleted\n");
+    assert_eq!(cli.run("evenkeel project delete lab --force --yes").await, "project lab deleted\n");
 }
 
 #[tokio::test]

@@ -115,6 +115,30 @@ async fn a_logout_revokes_the_token_and_ends_the_login() {
 }
 
 #[tokio::test]
+async fn tokens_that_other_users_can_read_give_a_note() {
+    let cli = logged_in().await;
+    let (text, _) = cli.bare("evenkeel project list", "").await.expect("a list");
+    assert_eq!(text, "no projects\n");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&cli.contexts, open).expect("changed");
+    let (text, _) = cli.bare("evenkeel project list", "").await.expect("a list");
+    let note = "note: other users of this machine can read the tokens in ";
+    assert!(text.starts_with(note) && text.ends_with("no projects\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_logout_with_a_token_in_the_environment_is_refused() {
+    let mut cli = logged_in().await;
+    cli.token = Some(evenkeel_kit::Secret::new("good"));
+    let before = cli.fake_server.requests();
+    let failure = cli.bare("evenkeel logout", "").await.expect_err("which token is meant?");
+    assert!(render_failure(&failure).starts_with("EVENKEEL_TOKEN is set"), "{failure}");
+    assert_eq!(cli.fake_server.requests(), before, "nothing was revoked");
+    let saved = std::fs::read_to_string(&cli.contexts).expect("the contexts");
+    assert!(saved.contains("next"), "the login stays: {saved}");
+}
+
+#[tokio::test]
 async fn a_token_is_removed_also_if_the_server_refuses() {
     let cli = logged_in().await;
     cli.fake_server
