@@ -8,10 +8,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use evenkeel_kit::chain;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, StatusCode, Url};
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode, Url};
 
 use super::addresses::{AddressClass, classify};
 use super::message::SignedMessage;
@@ -32,11 +33,42 @@ pub(crate) enum DeliveryError {
     Redirect(StatusCode),
     #[error("the target answered with {0}")]
     Status(StatusCode),
+    /// The target says when to try again.
+    #[error("the target answered with {status}; it asks for no attempt within {} s", .delay.num_seconds())]
+    RetryAfter { status: StatusCode, delay: TimeDelta },
     #[error("the target did not answer in time")]
     Timeout,
     #[error("the target cannot be reached: {0}")]
     Unreachable(String),
 }
+
+impl DeliveryError {
+    /// The shortest delay before the next attempt that the target asks for.
+    pub(crate) fn min_retry_delay(&self) -> TimeDelta {
+        match self {
+            Self::RetryAfter { delay, .. } => *delay,
+            _ => TimeDelta::zero(),
+        }
+    }
+
+    /// The error for an answer that accepts nothing. `Retry-After` counts in seconds only, as services
+    /// with rate limits send it.
+    fn from_answer(answer: &Response) -> Self {
+        let status = answer.status();
+        let text = answer.headers().get(RETRY_AFTER).and_then(|text| text.to_str().ok());
+        match text.and_then(|text| text.trim().parse::<u32>().ok()) {
+            Some(seconds) => {
+                let delay = TimeDelta::seconds(seconds.into()).min(MAX_RETRY_AFTER);
+                Self::RetryAfter { status, delay }
+            }
+            None => Self::Status(status),
+        }
+    }
+}
+
+/// Longest delay that a target gets by `Retry-After`. A target must not hold back its messages until
+/// they become dead letters.
+const MAX_RETRY_AFTER: TimeDelta = TimeDelta::hours(1);
 
 /// The server does not connect to an address. Users see these texts, so they do not contain the address:
 /// a user could resolve the names of the network of the server with them.
@@ -148,7 +180,7 @@ impl WebhookSender {
             Ok(answer) if answer.status().is_redirection() => {
                 Err(DeliveryError::Redirect(answer.status()))
             }
-            Ok(answer) => Err(DeliveryError::Status(answer.status())),
+            Ok(answer) => Err(DeliveryError::from_answer(&answer)),
             Err(error) if error.is_timeout() => Err(DeliveryError::Timeout),
             Err(error) => {
                 let error = error.without_url();

@@ -292,7 +292,8 @@ impl DeliveryWorker {
     ) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
         let now = tx.database_time();
-        let retry_at = now + retry_delay(delivery.failures.saturating_add(1), rand::random());
+        let delay = retry_delay(delivery.failures.saturating_add(1), rand::random());
+        let retry_at = now + delay.max(error.min_retry_delay());
         let (number, times) = (delivery.number, (now, retry_at));
         let is_dead = queue::record_failed(&tx, target, number, &error.to_string(), times).await?;
         tx.commit().await?;

@@ -174,6 +174,26 @@ async fn a_redirect_to_a_metadata_service_is_not_followed() {
 }
 
 #[tokio::test]
+async fn a_target_says_when_to_try_again_for_up_to_an_hour() {
+    let server = TestServer::new().await;
+    // Less than the usual delay, more than it, and more than the limit.
+    for (seconds, expected) in [(1, 4..=6), (600, 600..=600), (u32::MAX, 3_600..=3_600)] {
+        let target = WebhookTarget::start(WebhookBehavior::RetryAfter(seconds)).await;
+        let id = server.notify(&target.url).await;
+        let queued = server.queue_tests(id, 1).await;
+        assert_eq!(server.deliver().await, 0);
+        let pending = server.notifications(NotificationState::Pending).await;
+        let delivery = pending.iter().find(|delivery| delivery.last_error.contains("429"));
+        let delay = delivery.expect("a failure").next_attempt_at.expect("a retry") - server.now();
+        assert!(expected.contains(&delay.num_seconds()), "{seconds}: {delay}");
+        target.set_behavior(ACCEPT);
+        server.advance_minutes(61);
+        assert_eq!(server.deliver().await, 1);
+        assert_eq!(target.accepted(), queued);
+    }
+}
+
+#[tokio::test]
 async fn private_addresses_and_http_are_refused_unless_settings_allow_them() {
     let server = TestServer::new().await;
     let target = WebhookTarget::start(ACCEPT).await;

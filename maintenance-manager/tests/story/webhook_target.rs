@@ -15,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 pub enum WebhookBehavior {
     /// Answers with this status.
     Status(u16),
+    /// Answers with 429 and asks for no attempt within this number of seconds.
+    RetryAfter(u32),
     /// Answers with a redirect to the metadata service of clouds.
     Redirect,
     /// Never answers.
@@ -110,6 +112,9 @@ impl WebhookTarget {
             WebhookBehavior::Status(status) => {
                 format!("HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             }
+            WebhookBehavior::RetryAfter(seconds) => format!(
+                "HTTP/1.1 429 Answer\r\nretry-after: {seconds}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            ),
             WebhookBehavior::Redirect => "HTTP/1.1 307 Temporary Redirect\r\n\
                 location: http://169.254.169.254/latest/meta-data/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
                 .to_owned(),
