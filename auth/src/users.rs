@@ -222,7 +222,7 @@ pub enum WeakPassword {
     TooUniform,
     #[error("a password must not contain the name of the user")]
     ContainsName,
-    #[error("a password must not contain control characters, because nobody can type them")]
+    #[error("a password must not contain control characters, because a keyboard cannot type them")]
     ControlCharacter,
 }
 

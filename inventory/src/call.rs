@@ -348,7 +348,7 @@ pub async fn with_current_roles(
     Ok(Arc::new(restricted))
 }
 
-/// The same answer for a missing project and a missing role, so that nobody can probe for projects.
+/// The same answer for a missing project and a missing role, so that no caller can probe for projects.
 fn no_role_in_project() -> Problem {
     Problem::forbidden("no such project, or no role in it for this")
 }

@@ -215,8 +215,8 @@ fn parse_lifetime(body: &OperatorTokenInput) -> Result<TimeDelta, Problem> {
     Ok(TimeDelta::seconds(seconds.into()))
 }
 
-/// With a token for automation nobody creates a token that lives longer, because it would keep the
-/// rights of the first one after their end.
+/// A token for automation creates no token that lives longer, because that one would keep the rights
+/// of the first one after their end.
 fn check_outlives(caller: &Caller, expires_at: Time) -> Result<(), Problem> {
     if caller.token_name.is_none() || expires_at <= caller.expires_at {
         return Ok(());

@@ -153,8 +153,8 @@ pub async fn set_user_roles(
     let force = params.flag("force")?;
     let grants = parse_grants(&body.roles)?;
     let (tx, caller) = open_as_person(&call).await?;
-    // Users without a role in the caller's projects are visible to nobody but their administrators,
-    // but their names are not secret: they are refused when they are created again.
+    // The caller does not see users without a role in its projects, but their names are not secret:
+    // they are refused when they are created again.
     let old = lock_user(&tx, &path.user_name).await?;
     if grants.is_empty() && !is_visible(&caller, &old) {
         return Err(StoreError::NotFound { what: users::RESOURCE }.into());
@@ -331,7 +331,7 @@ async fn resolve_grants(
     let mut roles = Vec::new();
     for grant in grants {
         let role = names.resolve_grant(grant);
-        // The same answer for a missing project and a missing role, so that nobody can probe for
+        // The same answer for a missing project and a missing role, so that callers cannot probe for
         // projects. An administrator of all projects sees them anyway.
         if caller.may_administrate() && role.is_none() {
             return Err(Problem::precondition(format!(
@@ -354,8 +354,8 @@ fn parse_roles(user: &StoredUser) -> Vec<Role> {
     user.roles.iter().filter_map(|role| Role::parse(role)).collect()
 }
 
-/// Whether the caller may give all roles of the user that are in effect. Nobody but an administrator of
-/// all projects may give a role in a deleted project.
+/// Whether the caller may give all roles of the user that are in effect. Only an administrator of all
+/// projects may give a role in a deleted project.
 async fn may_give_all(
     tx: &FleetTx,
     caller: &Caller,

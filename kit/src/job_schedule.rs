@@ -233,7 +233,7 @@ impl ScheduledJob {
             return;
         }
         match self.add_next(scheduler, now).await {
-            // If the channel is full, nobody has waited for the previous occurrence yet: the two
+            // If the channel is full, no caller has waited for the previous occurrence yet: the two
             // collapse into one.
             Ok(()) if is_new => drop(due.try_send(Ok(()))),
             Ok(()) => {}

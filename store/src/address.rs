@@ -65,7 +65,7 @@ pub enum InvalidDatabaseUrl {
     #[error(
         "the database URL names another machine, and its sslmode permits a connection without TLS; add sslmode=verify-full, with \
          sslrootcert=FILE if the system does not trust the authority of the database, or set database.allow_unencrypted = true if \
-         nobody else can read the network"
+         other machines cannot read the network"
     )]
     Unencrypted,
     #[error(
@@ -237,7 +237,7 @@ fn read_password(path: &Path) -> Result<Secret, PasswordFileError> {
     Ok(Secret::new(text.lines().next().unwrap_or_default()))
 }
 
-/// A connection that nobody outside of this machine can read.
+/// A connection that other machines cannot read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Locality {
     UnixSocket,

@@ -1,7 +1,8 @@
 //! Comparison of the clock of the process with the clock of the database.
 //!
 //! What deletes rows or ends runs goes by the time of the database, which all replicas share, and
-//! only while the clock of the process agrees: if one of the two is wrong, nobody knows which.
+//! only while the clock of the process agrees: if one of the two is wrong, the process cannot know
+//! which one.
 
 use std::fmt;
 

@@ -128,8 +128,8 @@ pub async fn describe(
     row.update(tx.conn()).await?.try_into()
 }
 
-/// Deletes a project with everything in it, unless it contains hosts and `force` is not set: nobody
-/// sees it any more, nothing starts in it and no node joins it. [`remove_batch`] removes its rows.
+/// Deletes a project with everything in it, unless it contains hosts and `force` is not set: no
+/// request finds it any more, nothing starts in it and no node joins it. [`remove_batch`] removes its rows.
 /// The change log stays.
 ///
 /// # Errors

@@ -121,9 +121,9 @@ async fn failed_logins_with_the_browser_are_explained() {
 #[tokio::test]
 async fn a_login_that_is_not_finished_ends() {
     let (cli, provider) = desktop().await;
-    // The browser does not open, so nobody logs in.
+    // The browser does not open, so the user does not log in.
     let line = login_line(&cli, "--no-browser --timeout 1ms");
-    let failure = provider.log_in(&cli, &line).await.expect_err("nobody logs in");
+    let failure = provider.log_in(&cli, &line).await.expect_err("the user does not log in");
     let text = render_failure(&failure).replace(&provider.issuer, "ISSUER");
     assert!(text.starts_with("the login at ISSUER was not finished within 1ms\n"), "{text}");
     provider.fail_tokens(&["authorization_pending"; 20]);

@@ -181,7 +181,7 @@ async fn a_user_who_lost_a_role_passes_it_on_to_no_token_and_no_user() {
     assert_eq!(names(&root).await, ["alice", "bob"]);
 }
 
-/// Nobody but an administrator of all projects may give the role of a deleted project.
+/// Only an administrator of all projects may give the role of a deleted project.
 #[tokio::test]
 async fn a_role_in_a_deleted_project_does_not_keep_a_user_from_its_administrator() {
     let server = TestServer::new().await;

@@ -85,7 +85,7 @@ pub struct AnswerCache(Arc<AnswerCacheInner>);
 
 struct AnswerCacheInner {
     settings: AnswerCacheSettings,
-    /// Secret random keys, so that nobody can construct payloads with equal hashes.
+    /// Secret random keys, so that no node can construct payloads with equal hashes.
     hashers: [RandomState; 2],
     /// When the cache was created.
     created_at: Instant,

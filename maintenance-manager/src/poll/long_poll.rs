@@ -434,7 +434,7 @@ impl PollGroup {
     }
 
     /// Further members while a slot is free, twice as many each time. Each member is woken once at
-    /// most: afterwards the slot is not free, or nobody can use it.
+    /// most: afterwards the slot is not free, or no member can use it.
     fn wake_for_unclaimed_slots(&mut self) -> Vec<u64> {
         if self.unclaimed.slots == 0 || self.unclaimed.waiters_left == 0 {
             self.unclaimed = UnclaimedSlots::default();

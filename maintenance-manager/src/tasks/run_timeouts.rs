@@ -32,7 +32,7 @@ const SEARCHED_RUNS: u32 = 500;
 /// The maximum delay with which a contact is written. For a long poll, the contact is its arrival.
 const MAX_CONTACT_LAG: TimeDelta = TimeDelta::minutes(5);
 
-/// How often one of the replicas looks for runs that nobody reports any more. The search reads all
+/// How often one of the replicas looks for runs that no agent reports any more. The search reads all
 /// open runs, and nothing waits for its result.
 const UNATTENDED_CHECK_INTERVAL: TimeDelta = TimeDelta::minutes(10);
 
@@ -130,7 +130,7 @@ impl RunReaper {
         }
     }
 
-    /// Ends the runs that nobody reports any more. Reading a part of the open runs keeps the lease.
+    /// Ends the runs that no agent reports any more. Reading a part of the open runs keeps the lease.
     async fn end_unattended(
         &self,
         lease: &FleetTx,

@@ -2,7 +2,7 @@
 //!
 //! Failures are counted per name and address, per address, and, with a larger bound, per name. The
 //! bound per name limits guesses from many addresses. It does not apply to an address from which
-//! the user has logged in, so that nobody else can lock out the user.
+//! the user has logged in, so that another person cannot lock out the user.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -60,25 +60,26 @@ mod tests {
 
     use super::*;
 
-    fn address(text: &str) -> Option<IpAddr> {
-        Some(text.parse().unwrap())
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
     }
 
     #[tokio::test]
     async fn an_address_leaves_a_check_to_others() {
         let mut context = Context::from_waker(Waker::noop());
         let checks = PasswordChecks::default();
-        let first = checks.acquire(address("2001:db8::1")).await;
+        let first = checks.acquire(Some(address("2001:db8::1"))).await;
         // An owner usually has a network of addresses.
         let mut waiting: Vec<_> = (2..30)
-            .map(|last| Box::pin(checks.acquire(address(&format!("2001:db8::{last}")))))
+            .map(|last| Box::pin(checks.acquire(Some(address(&format!("2001:db8::{last}"))))))
             .collect();
         for one in &mut waiting {
             assert!(one.as_mut().poll(&mut context).is_pending());
         }
-        let other = timeout(Duration::from_mins(1), checks.acquire(address("192.0.2.1"))).await;
+        let other =
+            timeout(Duration::from_mins(1), checks.acquire(Some(address("192.0.2.1")))).await;
         assert!(other.is_ok(), "a check is free");
-        let mut third = pin!(checks.acquire(address("192.0.2.2")));
+        let mut third = pin!(checks.acquire(Some(address("192.0.2.2"))));
         assert!(third.as_mut().poll(&mut context).is_pending(), "all checks are in use");
         drop(other);
         let Poll::Ready(third) = third.as_mut().poll(&mut context) else {

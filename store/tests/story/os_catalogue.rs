@@ -139,7 +139,7 @@ async fn an_expired_lease_passes_the_cycle_to_the_next_claim() {
     let store = fresh_store().await;
     in_transaction!(store, request(REGISTRY));
     let anns = claim(&store, ANN, EXPIRED_LEASE).await.expect("a cycle");
-    // Nobody else has claimed the cycle, so it is still Ann's.
+    // No other replica has claimed the cycle, so it is still Ann's.
     assert!(in_transaction!(store, store_artifact(&anns, &artifact("edge", "1"))));
     assert!(in_transaction!(store, store_attachment(&anns, &attachment("there"), None)));
     let progress = cycle_state(&store).await.progress;

@@ -170,7 +170,7 @@ async fn a_barrier_from_another_server_refuses_no_writer_and_is_replaced() {
     raw_sql(RENAME_HOSTS).execute(&mut other).await.expect_err("too old");
 }
 
-/// Nobody is connected for it, and it stays until somebody ends it by its name.
+/// No process is connected for it, and it stays until an administrator ends it by its name.
 #[tokio::test]
 async fn a_prepared_transaction_of_another_program_is_reported_without_a_process() {
     let postgres = PrivatePostgres::throwaway_with(&[("max_prepared_transactions", "2")]).await;

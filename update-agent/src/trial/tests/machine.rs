@@ -395,13 +395,13 @@ impl Runner for Machine {
 #[async_trait::async_trait]
 impl ServerLink for Machine {
     async fn enroll(&self, _applicant: &Applicant) -> Result<Enrollment, LinkError> {
-        unreachable!("nobody enrols on trial")
+        unreachable!("an agent on trial does not enrol")
     }
 
     async fn poll(&self, query: PollQuery<'_>) -> Result<PollAnswer, LinkError> {
         assert!(!query.send_facts && query.packages.is_none());
         let polled = self.call("poll", |_| {}).await;
-        polled.map_err(|_| LinkError::Unavailable("nobody is there".to_owned()))?;
+        polled.map_err(|_| LinkError::Unavailable("the server does not answer".to_owned()))?;
         if let Some(refusal) = self.with_state(|state| state.refusal) {
             return Err(refusal());
         }
