@@ -41,7 +41,7 @@ use access_log::{TokenUser, UserTokens, log_request};
 use attempts::LoginAttempts;
 use login_record::FailureRecorder;
 use password_checks::PasswordChecks;
-use user_lookup::FoundUser;
+use user_lookup::LoginUser;
 use user_roles::resolve_roles;
 use user_store::UserStore;
 
@@ -301,7 +301,7 @@ impl Realm {
     async fn begin_login(
         &self,
         refresh: &RefreshToken,
-        found: FoundUser,
+        found: LoginUser,
         client: Option<IpAddr>,
     ) -> Result<(Vec<Role>, DateTime<Utc>, DateTime<Utc>), TokenError> {
         let actor = login_record::actor(&refresh.subject, client);
@@ -327,7 +327,7 @@ impl Realm {
     async fn refresh_login(
         &self,
         refresh: &RefreshToken,
-        found: FoundUser,
+        found: LoginUser,
     ) -> Result<(LoginRefresh, Vec<Role>, DateTime<Utc>), StoreError> {
         let tx = self.store_for(&refresh.subject).fleet().await?;
         let Some(user) = found.lock(&tx).await? else {

@@ -1,5 +1,8 @@
 //! Users who log in with a password, and the identity of the caller.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::{Value, json};
 
 use crate::{TestCli, render_failure};
@@ -119,8 +122,8 @@ async fn tokens_that_other_users_can_read_give_a_note() {
     let cli = logged_in().await;
     let (text, _) = cli.bare("evenkeel project list", "").await.expect("a list");
     assert_eq!(text, "no projects\n");
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    std::fs::set_permissions(&cli.contexts, open).expect("changed");
+    let readable_by_all = Permissions::from_mode(0o644);
+    std::fs::set_permissions(&cli.contexts, readable_by_all).expect("changed");
     let (text, _) = cli.bare("evenkeel project list", "").await.expect("a list");
     let note = "note: other users of this machine can read the tokens in ";
     assert!(text.starts_with(note) && text.ends_with("no projects\n"), "{text}");

@@ -29,13 +29,13 @@ impl UserSources {
 
 /// A user who may log in.
 #[derive(Clone, Debug)]
-pub(super) struct FoundUser {
+pub(super) struct LoginUser {
     pub(super) user: User,
     /// Whether the user is in the database, not in the file.
     is_stored: bool,
 }
 
-impl FoundUser {
+impl LoginUser {
     /// The user with its current roles; it does not change until the end of the transaction. None if
     /// the user was disabled or deleted, or got another password, since it was found. A change of the
     /// user that follows revokes the tokens that the transaction issues.
@@ -88,7 +88,7 @@ impl Realm {
         name: &str,
         client: Option<IpAddr>,
         password: Secret,
-    ) -> Result<Option<FoundUser>, TokenError> {
+    ) -> Result<Option<LoginUser>, TokenError> {
         let begun = self.attempts.begin(name, client, self.clock.now());
         begun.map_err(|wait| {
             tracing::debug!(user = truncate_name(name), ?client, ?wait, "a login was delayed");
@@ -128,14 +128,14 @@ impl Realm {
     }
 
     /// The user of this name, if it may log in.
-    pub(super) async fn find_user(&self, name: &str) -> Result<Option<FoundUser>, TokenError> {
+    pub(super) async fn find_user(&self, name: &str) -> Result<Option<LoginUser>, TokenError> {
         let sources = self.load_sources(name).await?;
         if sources.has_both(name) {
             return Ok(None);
         }
         let in_file = sources.file.find(name).cloned();
         let is_stored = in_file.is_none();
-        Ok(in_file.or(sources.stored).map(|user| FoundUser { user, is_stored }))
+        Ok(in_file.or(sources.stored).map(|user| LoginUser { user, is_stored }))
     }
 
     /// Returns the user if the password is correct. Runs on a blocking thread; the number of
@@ -145,7 +145,7 @@ impl Realm {
         name: &str,
         client: Option<IpAddr>,
         password: Secret,
-    ) -> Result<Option<FoundUser>, TokenError> {
+    ) -> Result<Option<LoginUser>, TokenError> {
         let permit = self.password_checks.acquire(client).await;
         let sources = self.load_sources(name).await?;
         let is_ambiguous = sources.has_both(name);
@@ -155,7 +155,7 @@ impl Realm {
             let stored = sources.stored.as_ref();
             let user = sources.file.log_in_with(stored, &owned_name, &password).cloned();
             drop(permit);
-            user.map(|user| FoundUser { user, is_stored })
+            user.map(|user| LoginUser { user, is_stored })
         });
         let user = checked.await.map_err(|error| internal_error(&error))?;
         if user.is_some() && is_ambiguous {
