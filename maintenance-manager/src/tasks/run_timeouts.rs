@@ -26,7 +26,7 @@ use crate::settings::Settings;
 /// The number of runs that are read at once.
 const PAGE_SIZE: u32 = 100;
 
-/// The number of open runs in which one statement looks for those that nobody reports.
+/// The number of open runs in which one statement looks for those that no agent reports.
 const SEARCHED_RUNS: u32 = 500;
 
 /// The maximum delay with which a contact is written. For a long poll, the contact is its arrival.
@@ -175,7 +175,7 @@ impl RunReaper {
         Ok(ended)
     }
 
-    /// Ends a run if it is due. Of the runs that nobody reports most are not due, so they are
+    /// Ends a run if it is due. Of the runs that no agent reports most are not due, so they are
     /// checked without a lock first, because a lock would block the reports of their nodes.
     async fn end_if_due(
         &self,

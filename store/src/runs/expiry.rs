@@ -132,7 +132,7 @@ const UNATTENDED_SQL: &str = "WITH part AS MATERIALIZED ( \
     FROM (SELECT p.tenant_id, p.instance_id FROM part p \
     ORDER BY p.tenant_id DESC, p.instance_id DESC LIMIT 1) l LEFT JOIN due d ON true";
 
-/// Open runs of all projects that nobody reports any more, although they have not timed out: runs
+/// Open runs of all projects that no agent reports any more, although they have not timed out: runs
 /// that have changed nothing and whose node is away for longer than it may begin by itself, and
 /// runs of EIM's agents that an Evenkeel agent has replaced. Reads at most `limit` open runs after
 /// `last`. `contact_lag` is how much later than its last contact a node may have received an answer.
