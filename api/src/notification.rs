@@ -1,4 +1,4 @@
-//! Notifications: webhooks of a project, and the deliveries to them.
+//! Notifications: webhooks and e-mail addresses of a project, and the deliveries to them.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::{Input, Timestamps};
 
-/// Webhook that receives the notifications of a project.
+/// Webhook, or e-mail addresses, that receive the notifications of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NotificationTargetResource {
@@ -14,14 +14,16 @@ pub struct NotificationTargetResource {
     pub resource_id: String,
     /// Name; unique in the project.
     pub name: String,
-    /// URL that receives the messages.
+    /// URL of the webhook; empty for e-mail.
     pub url: String,
-    /// Events that the target receives: `run-failed`, `assignment-stopped`, `node-silent` and
-    /// `sync-failed`.
+    /// Addresses that receive e-mails; empty for a webhook.
+    pub email_addresses: Vec<String>,
+    /// Events that the target receives: `run-failed`, `assignment-stopped`, `node-silent`,
+    /// `sync-failed`, `security-update-pending` and `certificate-expiry`.
     pub events: Vec<String>,
     /// Whether events are queued and delivered.
     pub enabled: bool,
-    /// Key of the signatures: `whsec_` and base64. Returned only when the target is created and when
+    /// Key of the signatures: `whsec_` and base64. Returned only when a webhook is created and when
     /// its secret is rotated.
     pub secret: Option<String>,
     /// Times of creation and last change.
@@ -49,12 +51,18 @@ pub struct NotificationTargetInput {
     /// Name: at most 50 letters, digits, spaces and `-_./:`; unique in the project.
     #[schema(min_length = 1, max_length = 50, pattern = "^[a-zA-Z-_0-9./: ]+$")]
     pub name: String,
-    /// URL: `https://`, a host and a path, without credentials. `http://` only if a setting of the
-    /// server allows it.
-    #[schema(min_length = 9, max_length = 2000)]
+    /// URL of a webhook: `https://`, a host and a path, without credentials. `http://` only if a
+    /// setting of the server allows it. Excludes `emailAddresses`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 2000)]
     pub url: String,
+    /// At most 20 addresses that receive e-mails, such as `ops@example.org`. Only if the server has a
+    /// mail server. Excludes `url`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 20)]
+    pub email_addresses: Vec<String>,
     /// Events that the target receives: at least one of `run-failed`, `assignment-stopped`,
-    /// `node-silent` and `sync-failed`.
+    /// `node-silent`, `sync-failed`, `security-update-pending` and `certificate-expiry`.
     #[schema(min_items = 1)]
     pub events: Vec<String>,
 }
@@ -67,7 +75,8 @@ impl Input for NotificationTargetInput {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NotificationResource {
-    /// ID of the delivery: the header `webhook-id` of all its attempts.
+    /// ID of the delivery: in all its attempts the header `webhook-id`, or the first part of the header
+    /// `Message-ID`.
     pub notification_id: String,
     /// ID of the target.
     pub target_id: String,

@@ -1,4 +1,6 @@
-//! Notifications: what a project reports to its webhooks, and when a delivery is repeated.
+//! Notifications: what a project reports to webhooks and by e-mail, and when a delivery is repeated.
+
+mod address;
 
 use std::fmt;
 
@@ -9,7 +11,9 @@ use chrono::TimeDelta;
 use crate::Time;
 use crate::id::NotificationTargetId;
 use crate::invalid::Invalid;
-use crate::text::{Name, check_printable};
+use crate::text::Name;
+
+pub use address::{EmailAddresses, TargetAddress, WebhookUrl, is_email_address};
 
 named! {
     /// An event that a target can receive.
@@ -22,6 +26,10 @@ named! {
         NodeSilent = "node-silent",
         /// The sync of a project with its registry failed.
         SyncFailed = "sync-failed",
+        /// A security update that a node can install appeared.
+        SecurityUpdatePending = "security-update-pending",
+        /// A certificate of the server expires soon.
+        CertificateExpiry = "certificate-expiry",
         /// A user requested a test. Every target receives it.
         Test = "test",
     }
@@ -32,7 +40,7 @@ named! {
     NotificationState {
         /// It waits for its first or its next attempt.
         Pending = "pending",
-        /// The target has answered with a status from 200 to 299.
+        /// The webhook has answered with a status from 200 to 299, or the mail server has taken the e-mail.
         Delivered = "delivered",
         /// No further attempt follows, unless a user replays it.
         Dead = "dead",
@@ -81,60 +89,15 @@ fn event_names() -> String {
     selectable.map(|event| format!("`{event}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The URL of a webhook: `https` or `http`, a host, and no credentials. Whether the server connects to
-/// its address is decided when it connects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookUrl(String);
-
-impl WebhookUrl {
-    /// Maximum length in characters.
-    pub const MAX_CHARS: usize = 2_000;
-
-    /// Parses a URL.
-    ///
-    /// # Errors
-    /// It has another scheme, no host, credentials, a fragment, spaces or control characters.
-    pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
-        check_printable(field, text, Self::MAX_CHARS, "")?;
-        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-        let Some(rest) = rest else {
-            return Err(Invalid::new(field, "must begin with https://, or with http://"));
-        };
-        if text.contains(|c: char| c.is_whitespace() || c == '\\' || c == '#') {
-            return Err(Invalid::new(field, "must not contain spaces, backslashes or `#`"));
-        }
-        let authority = rest.split(['/', '?']).next().unwrap_or_default();
-        if authority.contains('@') {
-            let why = "must not contain credentials; receivers verify the signature of a message";
-            return Err(Invalid::new(field, why));
-        }
-        if authority.is_empty() || authority.starts_with(':') {
-            return Err(Invalid::new(field, "must have a host"));
-        }
-        Ok(Self(text.to_owned()))
-    }
-
-    /// A stored URL.
-    #[must_use]
-    pub fn from_stored(text: String) -> Self {
-        Self(text)
-    }
-
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 /// What a user sets of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationTargetSpec {
     pub name: Name,
-    pub url: WebhookUrl,
+    pub address: TargetAddress,
     pub events: Vec<NotificationEvent>,
 }
 
-/// A webhook of a project, without its secret.
+/// A target of a project, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationTarget {
     pub id: NotificationTargetId,
@@ -145,7 +108,7 @@ pub struct NotificationTarget {
     pub updated_at: Time,
 }
 
-/// The key of the signatures for a target. `Debug` hides it.
+/// The key of the signatures for a webhook. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookSecret(Vec<u8>);
 
@@ -210,32 +173,6 @@ mod tests {
     fn the_jitter_changes_a_delay_by_at_most_a_fifth() {
         let milliseconds = |jitter| retry_delay(1, jitter).num_milliseconds();
         assert_eq!([0.0, 1.0, -3.0, 7.0].map(milliseconds), [4_000, 6_000, 4_000, 6_000]);
-    }
-
-    #[test]
-    fn only_urls_of_webhooks_are_accepted() {
-        for good in
-            ["https://hooks.example/a?b=c", "http://10.0.0.1:8080", "https://[2001:db8::1]/"]
-        {
-            assert_eq!(WebhookUrl::parse("url", good).expect(good).as_str(), good);
-        }
-        let long = format!("https://hooks.example/{}", "a".repeat(WebhookUrl::MAX_CHARS));
-        for bad in [
-            "",
-            "hooks.example",
-            "ftp://hooks.example",
-            "https://",
-            "https:///path",
-            "https://:443/",
-            "https://user:password@hooks.example/",
-            "https://hooks.example/a b",
-            "https://hooks.example\\@other.example/",
-            "https://hooks.example/#part",
-            "https://hooks.example/\n",
-            &long,
-        ] {
-            assert!(WebhookUrl::parse("url", bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

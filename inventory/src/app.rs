@@ -83,6 +83,8 @@ pub struct Settings {
     pub max_watchers: usize,
     /// Defaults for the registry settings of projects.
     pub os_defaults: OsDefaults,
+    /// Whether the maintenance manager has a mail server, so that targets may have e-mail addresses.
+    pub has_mail_server: bool,
 }
 
 impl Default for Settings {
@@ -99,6 +101,7 @@ impl Default for Settings {
             stream_grace_period: Duration::from_secs(15),
             max_watchers: 500,
             os_defaults: OsDefaults::default(),
+            has_mail_server: false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `notification-targets`: webhooks that receive the notifications of a project.
+//! `notification-targets`: webhooks and e-mail addresses that receive the notifications of a project.
 
 use evenkeel_api::notification::{
     NotificationReplayInput, NotificationReplayResult, NotificationTargetInput,
@@ -8,8 +8,8 @@ use evenkeel_api::{Empty, Timestamps};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::NotificationTargetId;
 use evenkeel_domain::notification::{
-    MAX_TARGETS_PER_PROJECT, NotificationEvent, NotificationTarget, NotificationTargetSpec,
-    WebhookSecret, WebhookUrl,
+    EmailAddresses, MAX_TARGETS_PER_PROJECT, NotificationEvent, NotificationTarget,
+    NotificationTargetSpec, TargetAddress, WebhookSecret, WebhookUrl,
 };
 use evenkeel_domain::text::Name;
 use evenkeel_store::notifications::{self, ReplaySelection};
@@ -47,16 +47,19 @@ pub async fn list_notification_targets(
 
 /// Create a notification target
 ///
-/// Only this response contains the secret, with which the receiver verifies messages. The server
-/// checks the address of the URL when it delivers; request a test to see whether it is accepted.
+/// Only this response contains the secret of a webhook, with which the receiver verifies messages. The
+/// server checks the address of the URL when it delivers; request a test to see whether it is accepted.
 ///
-/// The server refuses a name that another target of the project has, and more than 100 targets
-/// (`failed-precondition`).
+/// The server refuses a name that another target of the project has, more than 100 targets, and e-mail
+/// addresses if it has no mail server (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/notification-targets", tag = "notifications", params(InProject),
     request_body = NotificationTargetInput,
     responses(
-        (status = 200, description = "The target, including its secret.", body = NotificationTargetResource),
+        (
+            status = 200, description = "The target, including the secret of a webhook.",
+            body = NotificationTargetResource
+        ),
         Problem,
     ),
 )]
@@ -66,10 +69,17 @@ pub async fn create_notification_target(
 ) -> Answer<NotificationTargetResource> {
     let spec = NotificationTargetSpec {
         name: Name::parse_given("name", &body.name)?,
-        url: WebhookUrl::parse("url", &body.url)?,
+        address: parse_address(&body)?,
         events: NotificationEvent::parse_list(&body.events)?,
     };
     let tx = call.write().await?;
+    let is_email = matches!(spec.address, TargetAddress::Email(_));
+    if is_email && !call.app.settings.has_mail_server {
+        return Err(Problem::precondition(
+            "the server has no mail server for e-mails; set maintenance_manager.smtp.host and \
+             maintenance_manager.smtp.from in evenkeeld.toml",
+        ));
+    }
     tx.lock_for_change().await?;
     let existing = notification_targets::all(&tx).await?;
     if existing.iter().any(|target| target.spec.name == spec.name) {
@@ -86,7 +96,19 @@ pub async fn create_notification_target(
     let secret = generate_secret()?;
     let target = notification_targets::create(&tx, &spec, &secret, tx.database_time()).await?;
     tx.commit().await?;
-    Ok(Json(with_secret(&target, &secret)))
+    Ok(Json(if is_email { resource(&target) } else { with_secret(&target, &secret) }))
+}
+
+/// The one address that the body has.
+fn parse_address(body: &NotificationTargetInput) -> Result<TargetAddress, Problem> {
+    match (body.url.as_str(), body.email_addresses.as_slice()) {
+        ("", []) => Err(Problem::invalid("url", "set it, or `emailAddresses`")),
+        (url, []) => Ok(TargetAddress::Webhook(WebhookUrl::parse("url", url)?)),
+        ("", addresses) => {
+            Ok(TargetAddress::Email(EmailAddresses::parse("emailAddresses", addresses)?))
+        }
+        _ => Err(Problem::invalid("emailAddresses", "excludes `url`")),
+    }
 }
 
 /// Get a notification target
@@ -154,6 +176,8 @@ pub async fn disable_notification_target(
 ///
 /// Only this response contains the new secret. The next attempt is signed with it, so let the receiver
 /// accept both secrets meanwhile, or disable the target first.
+///
+/// The server refuses this for e-mail addresses, which have no secret (`failed-precondition`).
 #[utoipa::path(
     put, path = "/v1/projects/{projectName}/notification-targets/{resourceId}/rotate-secret", tag = "notifications",
     params(Item),
@@ -170,6 +194,9 @@ pub async fn rotate_notification_secret(
     let secret = generate_secret()?;
     let now = tx.database_time();
     let target = notification_targets::replace_secret(&tx, id, &secret, now).await?;
+    if matches!(target.spec.address, TargetAddress::Email(_)) {
+        return Err(Problem::precondition("a target of e-mail addresses has no secret"));
+    }
     tx.commit().await?;
     Ok(Json(with_secret(&target, &secret)))
 }
@@ -282,10 +309,15 @@ fn with_secret(target: &NotificationTarget, secret: &WebhookSecret) -> Notificat
 }
 
 fn resource(target: &NotificationTarget) -> NotificationTargetResource {
+    let (url, email_addresses) = match &target.spec.address {
+        TargetAddress::Webhook(url) => (url.as_str().to_owned(), Vec::new()),
+        TargetAddress::Email(addresses) => (String::new(), addresses.as_slice().to_vec()),
+    };
     NotificationTargetResource {
         resource_id: target.id.to_string(),
         name: target.spec.name.to_string(),
-        url: target.spec.url.as_str().to_owned(),
+        url,
+        email_addresses,
         events: target.spec.events.iter().map(ToString::to_string).collect(),
         enabled: target.enabled,
         secret: None,

@@ -38,7 +38,10 @@ pub use memory::{MemoryPressure, OutOfMemory};
 pub use poll::batch::PollBatchSettings;
 pub use poll::cache::{AnswerCacheSettings, CacheSizes};
 pub use poll::long_poll::LongPollSettings;
-pub use settings::{InvalidSettings, NotificationSettings, RunTimeoutSettings, Settings};
+pub use settings::{
+    InvalidSettings, InvalidSmtpSettings, NotificationSettings, RunTimeoutSettings, Settings,
+    SmtpSettings, SmtpTls,
+};
 pub use tasks::change_seals::ChangeSealing;
 pub use tasks::cleanup::{Housekeeping, RemovedRows};
 pub use tasks::image_updates::ImageWatch;

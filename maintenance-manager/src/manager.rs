@@ -383,11 +383,12 @@ impl MaintenanceManager {
         self.start_notifications(life);
     }
 
-    /// Starts to deliver notifications to webhooks.
+    /// Starts to deliver notifications.
     fn start_notifications(&self, life: &Lifecycle) {
         let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
-        let deliveries = NotificationDeliveries::new(store, clock, &self.settings.notifications)
-            .with_outage(&self.outage);
+        let (settings, smtp) = (&self.settings.notifications, &self.settings.smtp);
+        let deliveries = NotificationDeliveries::new(store, clock, settings, smtp);
+        let deliveries = deliveries.with_outage(&self.outage);
         let stopping = life.stopping();
         life.spawn("notifications", async move {
             Box::pin(deliveries.run(stopping)).await;

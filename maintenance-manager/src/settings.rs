@@ -1,5 +1,7 @@
 //! Settings of the maintenance manager.
 
+mod smtp;
+
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -17,6 +19,8 @@ use crate::durations::to_time_delta;
 use crate::poll::batch::PollBatchSettings;
 use crate::poll::cache::AnswerCacheSettings;
 use crate::poll::long_poll::LongPollSettings;
+
+pub use smtp::{InvalidSmtpSettings, SmtpSettings, SmtpTls};
 
 /// Settings of the maintenance manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,14 +88,20 @@ pub struct Settings {
     pub long_poll: LongPollSettings,
     /// Limits of the load, and what happens under load.
     pub load: LoadSettings,
-    /// Delivery of notifications to webhooks.
+    /// Delivery of notifications.
     pub notifications: NotificationSettings,
+    /// The mail server that takes notifications by e-mail.
+    pub smtp: SmtpSettings,
 }
 
 /// A setting is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error("maintenance_manager.housekeeping_schedule is invalid")]
-pub struct InvalidSettings(#[from] JobScheduleError);
+pub enum InvalidSettings {
+    #[error("maintenance_manager.housekeeping_schedule is invalid")]
+    Schedule(#[from] JobScheduleError),
+    #[error(transparent)]
+    Smtp(#[from] InvalidSmtpSettings),
+}
 
 impl Settings {
     /// Checks the settings.
@@ -99,6 +109,7 @@ impl Settings {
     /// # Errors
     /// Names the first invalid setting.
     pub fn check(&self) -> Result<(), InvalidSettings> {
+        self.smtp.check()?;
         self.parse_housekeeping_schedule().map(drop)
     }
 
@@ -140,11 +151,12 @@ impl Default for Settings {
             long_poll: LongPollSettings::default(),
             load: LoadSettings::default(),
             notifications: NotificationSettings::default(),
+            smtp: SmtpSettings::default(),
         }
     }
 }
 
-/// Delivery of notifications to webhooks.
+/// Delivery of notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NotificationSettings {
@@ -167,6 +179,18 @@ impl Default for NotificationSettings {
             allow_http: false,
             attempt_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+/// Least time-out of an attempt.
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Greatest time-out of an attempt: less than the lease of a target.
+const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl NotificationSettings {
+    pub(crate) fn effective_attempt_timeout(&self) -> Duration {
+        self.attempt_timeout.clamp(MIN_ATTEMPT_TIMEOUT, MAX_ATTEMPT_TIMEOUT)
     }
 }
 

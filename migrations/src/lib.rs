@@ -43,6 +43,7 @@ const STEPS: &[Step] = &[
     step!("20261130_000017_users_and_tokens"),
     step!("20261130_000018_facts_of_hosts"),
     step!("20261130_000019_notifications"),
+    step!("20261201_000020_more_notifications"),
     step!("20261201_000021_task_passes"),
 ];
 

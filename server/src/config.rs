@@ -310,6 +310,7 @@ impl Config {
                 max_window: delta(manager.max_window)?,
             },
             os_defaults: self.os_defaults(),
+            has_mail_server: manager.smtp.host.is_some(),
         })
     }
 

@@ -173,7 +173,8 @@ impl Listeners {
             context.certificates.spawn_renewal("southbound", &context.clock, life);
         }
         let database_url = config.database.url.as_ref().map(Secret::reveal);
-        tls::spawn_expiry_watch(&context.ca, database_url, life);
+        let database = (context.store.clone(), Arc::clone(&context.clock));
+        tls::spawn_expiry_watch(&context.ca, database_url, database, life);
         let admin = http_settings(&config.admin_tls(), ADMIN_HEADER_TIMEOUT, context, life)?;
         if self.catalogue {
             start_catalogue(&config, data_dir, self.files, context, life)?;

@@ -1,9 +1,10 @@
-//! Webhooks of a project.
+//! Notification targets of a project. The column `url` has the address of a target: the URL of a
+//! webhook, or `mailto:` and e-mail addresses, which an older release refuses as a URL.
 
 use evenkeel_domain::Time;
 use evenkeel_domain::id::NotificationTargetId;
 use evenkeel_domain::notification::{
-    NotificationEvent, NotificationTarget, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+    NotificationEvent, NotificationTarget, NotificationTargetSpec, TargetAddress, WebhookSecret,
 };
 use evenkeel_domain::text::Name;
 use sea_orm::{QueryResult, Value};
@@ -38,7 +39,7 @@ pub async fn create(
         tenant,
         target,
         spec.name.as_str().into(),
-        spec.url.as_str().into(),
+        spec.address.to_string().into(),
         events.into(),
         secret.reveal().to_vec().into(),
         now.into(),
@@ -152,7 +153,7 @@ fn read_target(row: &QueryResult) -> Result<NotificationTarget, StoreError> {
         id: NotificationTargetId::from_bits(id.cast_unsigned()),
         spec: NotificationTargetSpec {
             name: Name::from_stored(&name),
-            url: WebhookUrl::from_stored(row.try_get_by_index(2)?),
+            address: TargetAddress::from_stored(row.try_get_by_index(2)?),
             events: known.collect(),
         },
         enabled: row.try_get_by_index(4)?,

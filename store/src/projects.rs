@@ -196,6 +196,8 @@ const CHILDREN_FIRST: &[&str] = &[
     "notification_queues",
     "notification_targets",
     "notified_stops",
+    "notified_certificates",
+    "notified_security_updates",
     "node_states",
     "assignments",
     "run_events",

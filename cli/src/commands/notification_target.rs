@@ -1,4 +1,4 @@
-//! `evenkeel notification-target`: webhooks that receive notifications.
+//! `evenkeel notification-target`: webhooks and e-mail addresses that receive notifications.
 
 use std::path::PathBuf;
 
@@ -15,27 +15,43 @@ use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::requests::{self, ResourceArg};
 use crate::resource::{Resource, ResourceKind};
 
-/// Manage notification targets: webhooks that receive the notifications of the project.
+/// Manage notification targets: webhooks and e-mail addresses that receive the notifications of the
+/// project.
 #[derive(Debug, Subcommand)]
 pub enum NotificationTargetCommand {
-    /// Create a notification target from options or from a file. Its secret is shown only once.
+    /// Create a notification target from options or from a file. The secret of a webhook is shown only
+    /// once.
     #[command(after_help = "Examples:\n  \
         evenkeel notification-target create chat --url https://hooks.example/evenkeel --event run-failed\n  \
         evenkeel notification-target create pager --url https://pager.example/hook \\\n    \
-        --event assignment-stopped,node-silent,sync-failed")]
+        --event assignment-stopped,node-silent,sync-failed\n  \
+        evenkeel notification-target create ops --email ops@example.org --event run-failed")]
     Create {
         /// Name of the target; unique in the project.
         #[arg(required_unless_present = "file")]
         name: Option<String>,
-        /// File with a notification target as `get -o yaml` or `get -o json` prints it. The new
-        /// target is enabled.
-        #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "url", "events"])]
+        /// File with a notification target as `get -o yaml` or `get -o json` prints it. The new target
+        /// is enabled.
+        #[arg(
+            long,
+            short,
+            value_name = "FILE",
+            conflicts_with_all = ["name", "url", "emails", "events"]
+        )]
         file: Option<PathBuf>,
-        /// URL that receives the messages.
-        #[arg(long, value_name = "URL", required_unless_present = "file")]
+        /// URL of a webhook that receives the messages.
+        #[arg(long, value_name = "URL", required_unless_present_any = ["file", "emails"])]
         url: Option<String>,
-        /// Events that the target receives: run-failed, assignment-stopped, node-silent or sync-failed.
-        /// Repeat the option or separate them by commas.
+        /// E-mail address that receives the messages. Repeat the option or separate them by commas.
+        #[arg(
+            long = "email",
+            value_name = "ADDRESS",
+            value_delimiter = ',',
+            conflicts_with = "url"
+        )]
+        emails: Vec<String>,
+        /// Events that the target receives: run-failed, assignment-stopped, node-silent, sync-failed,
+        /// security-update-pending or certificate-expiry. Repeat the option or separate them by commas.
         #[arg(
             long = "event",
             value_name = "EVENT",
@@ -54,7 +70,7 @@ pub enum NotificationTargetCommand {
     Enable(ResourceArg<NotificationTargetResource>),
     /// Disable a notification target. New events are not queued, and pending deliveries wait.
     Disable(ResourceArg<NotificationTargetResource>),
-    /// Replace the secret of a notification target. The new one is shown only once.
+    /// Replace the secret of a webhook. The new one is shown only once.
     RotateSecret(ResourceArg<NotificationTargetResource>),
 }
 
@@ -62,17 +78,23 @@ impl NotificationTargetCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         type Target = NotificationTargetResource;
         match self {
-            Self::Create { name, file, url, events } => {
+            Self::Create { name, file, url, emails, events } => {
                 let body = match file {
                     Some(file) => super::read_input(&file, "a notification target")?,
                     None => NotificationTargetInput {
                         name: name.unwrap_or_default(),
                         url: url.unwrap_or_default(),
+                        email_addresses: emails,
                         events,
                     },
                 };
                 let created = client.post(Target::KIND.path, &body).await;
-                let options = [("url", "--url"), ("events", "--event"), ("name", "NAME")];
+                let options = [
+                    ("url", "--url"),
+                    ("emailAddresses", "--email"),
+                    ("events", "--event"),
+                    ("name", "NAME"),
+                ];
                 let created: Target =
                     created.map_err(|error: Failure| error.with_option(&options))?;
                 print_with_secret(&created, printer)
@@ -108,13 +130,13 @@ async fn call_action(
     client.replace(&path, &json!({})).await
 }
 
-/// Prints a target with its secret. With `--quiet` only the secret.
+/// Prints a target with its secret. With `--quiet` only the secret, or the ID if there is none.
 fn print_with_secret(
     target: &NotificationTargetResource,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
     if printer.is_ids_only() {
-        return printer.print_text(target.secret.as_deref().unwrap_or_default());
+        return printer.print_text(target.secret.as_deref().unwrap_or(&target.resource_id));
     }
     printer.print_resource(target)
 }
@@ -126,7 +148,7 @@ impl Resource for NotificationTargetResource {
         path: "notification-targets",
         list_key: "notificationTargets",
         name_field: None,
-        titles: &["STATE", "EVENTS", "URL"],
+        titles: &["STATE", "EVENTS", "ADDRESS"],
         ..ResourceKind::new("TARGET", "notification target", "notification targets")
     };
 
@@ -140,7 +162,9 @@ impl Resource for NotificationTargetResource {
         } else {
             Cell::toned("disabled", Tone::Plain)
         };
-        cells![state, self.events.join(", "), self.url.as_str()]
+        let emails = self.email_addresses.join(", ");
+        let address = if emails.is_empty() { self.url.as_str() } else { emails.as_str() };
+        cells![state, self.events.join(", "), address]
     }
 
     fn timestamps(&self) -> Option<&Timestamps> {

@@ -43,6 +43,24 @@ async fn the_secret_of_a_target_is_printed_once() {
 }
 
 #[tokio::test]
+async fn a_target_of_e_mail_addresses_has_no_secret() {
+    let cli = TestCli::new().await;
+    let created = json!({
+        "resourceId": ID, "name": "ops", "url": "", "enabled": true, "events": ["run-failed"],
+        "emailAddresses": ["ops@example.org", "boss@example.org"],
+    });
+    cli.fake_server.answer("POST notification-targets", created);
+    let create = "evenkeel notification-target create ops --email ops@example.org,boss@example.org \
+                  --event run-failed";
+    let printed = cli.run(create).await;
+    assert!(printed.contains("ops@example.org, boss@example.org"), "{printed}");
+    assert!(!printed.contains("secret"), "{printed}");
+    let body = r#"{"name":"ops","emailAddresses":["ops@example.org","boss@example.org"],"events":["run-failed"]}"#;
+    assert_eq!(cli.fake_server.requests(), format!("POST notification-targets {body}"));
+    assert_eq!(cli.run(&format!("{create} --quiet")).await, format!("{ID}\n"));
+}
+
+#[tokio::test]
 async fn a_target_is_disabled_enabled_tested_and_deleted() {
     let cli = TestCli::new().await;
     let path = format!("notification-targets/{ID}");

@@ -1,5 +1,6 @@
 //! Webhooks of a project, and the list of deliveries.
 
+use evenkeel_inventory::Settings;
 use serde_json::{Value, json};
 
 use crate::test_server::{Caller, TestServer, notification_target, resource_id};
@@ -27,6 +28,45 @@ async fn the_secret_of_a_target_is_shown_once_and_can_be_rotated() {
     let changes = server.get("changes?kind=notification_target").await;
     assert_eq!(changes["changes"].as_array().expect("changes").len(), 2, "{changes}");
     assert!(!changes.to_string().contains("\"secret\""), "{changes}");
+}
+
+fn e_mail_target(addresses: &[&str]) -> Value {
+    json!({"name": "ops", "emailAddresses": addresses, "events": ["run-failed"]})
+}
+
+#[tokio::test]
+async fn e_mail_addresses_need_a_mail_server_and_have_no_secret() {
+    let without = TestServer::new().await;
+    let (post, body) = ("POST notification-targets", e_mail_target(&["ops@example.org"]));
+    let refused = json!({"code": "FailedPrecondition"});
+    let problem = without.expect_problem(post, Some(body.clone()), 400, refused).await;
+    assert!(problem.to_string().contains("maintenance_manager.smtp.host"), "{problem}");
+
+    let settings = Settings { has_mail_server: true, ..Settings::default() };
+    let server = TestServer::with_settings(settings).await;
+    let created = server.post("notification-targets", body).await;
+    assert_eq!((&created["secret"], &created["url"]), (&Value::Null, &json!("")));
+    assert_eq!(created["emailAddresses"], json!(["ops@example.org"]));
+    let path = format!("notification-targets/{}", resource_id(&created));
+    assert_eq!(server.get(&path).await["emailAddresses"], json!(["ops@example.org"]));
+    let refused = json!({"code": "FailedPrecondition"});
+    server.expect_problem(&format!("PUT {path}/rotate-secret"), None, 400, refused).await;
+    server.expect_ok(&format!("PUT {path}/test"), None).await;
+    let many = vec!["a@example.org"; 21];
+    for addresses in [
+        &["ops"][..],
+        &["ops@example.org\r\nBcc: all@example.org"],
+        &["Ops <ops@example.org>"],
+        &["ops@example.org,all@example.org"],
+        &many,
+    ] {
+        let field = json!({"field": "emailAddresses"});
+        server.expect_problem(post, Some(e_mail_target(addresses)), 400, field).await;
+    }
+    let mut both = e_mail_target(&["ops@example.org"]);
+    both["url"] = json!("https://hooks.example/");
+    server.expect_problem(post, Some(both), 400, json!({"field": "emailAddresses"})).await;
+    server.expect_problem(post, Some(e_mail_target(&[])), 400, json!({"field": "url"})).await;
 }
 
 #[tokio::test]

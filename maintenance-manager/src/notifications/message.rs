@@ -1,4 +1,4 @@
-//! The messages of notifications, as Standard Webhooks defines them.
+//! The messages of notifications for webhooks, as Standard Webhooks defines them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -48,7 +48,7 @@ fn sign(secret: &WebhookSecret, id: &str, timestamp: i64, body: &str) -> String 
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_domain::notification::WebhookUrl;
+    use evenkeel_domain::notification::TargetAddress;
     use uuid::Uuid;
 
     use super::*;
@@ -76,7 +76,7 @@ mod tests {
             event_at: at,
             details: json!({"runId": "osupdaterun-0a1b2c3d"}),
             project: "shops".to_owned(),
-            url: WebhookUrl::from_stored("https://hooks.example/".to_owned()),
+            address: TargetAddress::from_stored("https://hooks.example/".to_owned()),
             secret: WebhookSecret::from_bytes(vec![1; 32]),
             failures: 0,
         };

@@ -6,7 +6,6 @@
 //! and the body of the answer is not read.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_kit::chain;
@@ -147,7 +146,7 @@ impl WebhookSender {
         // Fails if the program has installed a crypto provider already, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let rules = AddressRules { allow_private: settings.allow_private_targets };
-        let timeout = settings.attempt_timeout.clamp(MIN_ATTEMPT_TIMEOUT, MAX_ATTEMPT_TIMEOUT);
+        let timeout = settings.effective_attempt_timeout();
         let client = Client::builder()
             .user_agent(concat!("evenkeeld/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeout)
@@ -207,12 +206,6 @@ impl WebhookSender {
         Ok(url)
     }
 }
-
-/// Least time-out of an attempt.
-const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// Greatest time-out of an attempt: less than the lease of a target.
-const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

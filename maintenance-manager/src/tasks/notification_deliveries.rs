@@ -1,11 +1,11 @@
-//! Delivers notifications to webhooks.
+//! Delivers notifications to webhooks and by e-mail.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use evenkeel_domain::Time;
-use evenkeel_domain::notification::{MAX_PENDING_DELIVERIES, retry_delay};
+use evenkeel_domain::notification::{MAX_PENDING_DELIVERIES, TargetAddress, retry_delay};
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
 use evenkeel_store::notifications::queue::{self, ClaimedTarget, PendingDelivery};
@@ -15,16 +15,17 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::notifications::mail::{MailError, MailSender};
 use crate::notifications::message::SignedMessage;
 use crate::notifications::sender::{DeliveryError, WebhookSender};
 use crate::outage::Outage;
-use crate::settings::NotificationSettings;
+use crate::settings::{NotificationSettings, SmtpSettings};
 
 /// The interval at which due targets are claimed. A claim is one statement.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of claims between two passes that look for stopped assignments, and that end and remove
-/// old deliveries.
+/// The number of claims between two passes that look for stopped assignments and new security updates,
+/// and that end and remove old deliveries.
 const CLAIMS_PER_MAINTENANCE: u32 = 30;
 
 /// Maximum number of targets that this process delivers to at once. Each needs one connection and the
@@ -58,6 +59,7 @@ pub struct NotificationDeliveries {
     store: Store,
     clock: Arc<dyn Clock>,
     settings: NotificationSettings,
+    smtp: SmtpSettings,
     outage: Arc<Outage>,
 }
 
@@ -65,13 +67,21 @@ pub struct NotificationDeliveries {
 #[derive(Clone, Debug)]
 struct DeliveryWorker {
     store: Store,
-    sender: WebhookSender,
+    webhooks: WebhookSender,
+    /// Or why no e-mail is sent.
+    mail: Result<MailSender, MailError>,
 }
 
 impl NotificationDeliveries {
     #[must_use]
-    pub fn new(store: Store, clock: Arc<dyn Clock>, settings: &NotificationSettings) -> Self {
-        Self { store, clock, settings: settings.clone(), outage: Arc::default() }
+    pub fn new(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        settings: &NotificationSettings,
+        smtp: &SmtpSettings,
+    ) -> Self {
+        let (settings, smtp) = (settings.clone(), smtp.clone());
+        Self { store, clock, settings, smtp, outage: Arc::default() }
     }
 
     /// Shares the outage tracking with other tasks.
@@ -147,14 +157,18 @@ impl NotificationDeliveries {
 
     /// None if the certificates of the system cannot be read.
     fn create_worker(&self) -> Option<DeliveryWorker> {
-        let sender = WebhookSender::new(&self.settings).inspect_err(|error| {
+        let webhooks = WebhookSender::new(&self.settings).inspect_err(|error| {
             tracing::error!(
                 error = %chain(error),
                 "notifications are not delivered: cannot create the HTTP client (are the system's CA certificates \
                  installed?)"
             );
         });
-        Some(DeliveryWorker { store: self.store.clone(), sender: sender.ok()? })
+        let mail = MailSender::new(&self.smtp, self.settings.effective_attempt_timeout());
+        if let Err(error @ MailError::Setting(_)) = &mail {
+            tracing::error!(%error, "notifications are not sent by e-mail");
+        }
+        Some(DeliveryWorker { store: self.store.clone(), webhooks: webhooks.ok()?, mail })
     }
 
     fn note_ended(&self, ended: Result<Result<usize, StoreError>, tokio::task::JoinError>) {
@@ -180,12 +194,14 @@ impl NotificationDeliveries {
         Ok(claimed)
     }
 
-    /// Queues the stops of assignments, ends deliveries that are overdue or too many, and removes old
-    /// ones. Each batch is a transaction of its own. Nothing is ended or removed while the clock of
-    /// the process differs from that of the database.
+    /// Queues the stops of assignments and new security updates, ends deliveries that are overdue or
+    /// too many, and removes old ones. Each batch is a transaction of its own. Nothing is ended or
+    /// removed while the clock of the process differs from that of the database.
     async fn maintain(&self) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
-        queue::queue_stops(&tx, tx.database_time(), BATCH_SIZE).await?;
+        let now = tx.database_time();
+        queue::queue_stops(&tx, now, BATCH_SIZE).await?;
+        queue::queue_security_updates(&tx, now, BATCH_SIZE).await?;
         tx.commit().await?;
         if self.store.trusted_time(&*self.clock).await?.is_none() {
             return Ok(());
@@ -224,6 +240,26 @@ impl NotificationDeliveries {
     }
 }
 
+/// Why an attempt failed, for users, and the shortest delay before the next one that the target
+/// asks for.
+#[derive(Debug)]
+struct FailedAttempt {
+    reason: String,
+    min_retry_delay: TimeDelta,
+}
+
+impl From<&DeliveryError> for FailedAttempt {
+    fn from(error: &DeliveryError) -> Self {
+        Self { reason: error.to_string(), min_retry_delay: error.min_retry_delay() }
+    }
+}
+
+impl From<&MailError> for FailedAttempt {
+    fn from(error: &MailError) -> Self {
+        Self { reason: error.to_string(), min_retry_delay: TimeDelta::zero() }
+    }
+}
+
 impl DeliveryWorker {
     /// Delivers to a claimed target until nothing is due, an attempt fails, its turn is over or the task
     /// is stopped, and ends the lease. Returns the number of messages that the target has accepted.
@@ -241,14 +277,13 @@ impl DeliveryWorker {
             let Some((delivery, now)) = self.load_next(&target).await? else {
                 break;
             };
-            let message = SignedMessage::new(&delivery, now);
-            match self.sender.send(delivery.url.as_str(), &message).await {
+            match self.send(&delivery, now).await {
                 Ok(()) => {
                     self.record_delivered(&target, &delivery).await?;
                     delivered += 1;
                 }
-                Err(error) => {
-                    self.record_failed(&target, &delivery, &error).await?;
+                Err(failed) => {
+                    self.record_failed(&target, &delivery, &failed).await?;
                     break;
                 }
             }
@@ -257,6 +292,21 @@ impl DeliveryWorker {
         queue::release(&tx, &target).await?;
         tx.commit().await?;
         Ok(delivered)
+    }
+
+    /// Makes one attempt.
+    async fn send(&self, delivery: &PendingDelivery, now: Time) -> Result<(), FailedAttempt> {
+        match &delivery.address {
+            TargetAddress::Webhook(url) => {
+                let message = SignedMessage::new(delivery, now);
+                let sent = self.webhooks.send(url.as_str(), &message).await;
+                sent.map_err(|error| FailedAttempt::from(&error))
+            }
+            TargetAddress::Email(recipients) => {
+                let sent = self.mail.as_ref()?.send(recipients, delivery, now).await;
+                sent.map_err(|error| FailedAttempt::from(&error))
+            }
+        }
     }
 
     /// No transaction is open while an attempt runs.
@@ -288,19 +338,19 @@ impl DeliveryWorker {
         &self,
         target: &ClaimedTarget,
         delivery: &PendingDelivery,
-        error: &DeliveryError,
+        failed: &FailedAttempt,
     ) -> Result<(), StoreError> {
         let tx = self.store.fleet().await?;
         let now = tx.database_time();
         let delay = retry_delay(delivery.failures.saturating_add(1), rand::random());
-        let retry_at = now + delay.max(error.min_retry_delay());
+        let retry_at = now + delay.max(failed.min_retry_delay);
         let (number, times) = (delivery.number, (now, retry_at));
-        let is_dead = queue::record_failed(&tx, target, number, &error.to_string(), times).await?;
+        let is_dead = queue::record_failed(&tx, target, number, &failed.reason, times).await?;
         tx.commit().await?;
         let result = if is_dead { "dead" } else { "failed" };
         metrics::counter!("evenkeel_notification_deliveries_total", "result" => result)
             .increment(1);
-        tracing::debug!(project = %target.tenant, id = %target.target, %error, is_dead, "an attempt failed");
+        tracing::debug!(project = %target.tenant, id = %target.target, error = %failed.reason, is_dead, "an attempt failed");
         Ok(())
     }
 }

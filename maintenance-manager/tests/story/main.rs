@@ -22,6 +22,8 @@ mod large_messages;
 mod long_poll;
 mod loops;
 mod lost;
+mod mail;
+mod mail_server;
 mod messages;
 mod node_reports;
 mod node_tokens;

@@ -7,11 +7,11 @@ use chrono::TimeDelta;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::NotificationTargetId;
 use evenkeel_domain::notification::{
-    NotificationEvent, NotificationState, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+    NotificationEvent, NotificationState, NotificationTargetSpec, TargetAddress, WebhookSecret,
 };
 use evenkeel_domain::text::Name;
 use evenkeel_kit::{Lifecycle, TestClock};
-use evenkeel_maintenance_manager::{NotificationDeliveries, NotificationSettings};
+use evenkeel_maintenance_manager::{NotificationDeliveries, NotificationSettings, SmtpSettings};
 use evenkeel_store::notification_targets;
 use evenkeel_store::notifications::{self, Delivery, ReplaySelection};
 use futures_util::future::join;
@@ -37,20 +37,25 @@ fn settings() -> NotificationSettings {
 
 impl TestServer {
     fn deliveries(&self, settings: &NotificationSettings) -> NotificationDeliveries {
-        NotificationDeliveries::new(self.store.clone(), self.shared_clock(), settings)
+        NotificationDeliveries::new(
+            self.store.clone(),
+            self.shared_clock(),
+            settings,
+            &SmtpSettings::default(),
+        )
     }
 
     /// Runs a pass. Returns the number of accepted messages.
-    async fn deliver(&self) -> usize {
+    pub async fn deliver(&self) -> usize {
         self.deliveries(&settings()).pass().await.expect("a pass")
     }
 
     /// Creates a target for all events.
-    async fn notify(&self, url: &str) -> NotificationTargetId {
+    pub async fn notify(&self, address: &str) -> NotificationTargetId {
         let all = NotificationEvent::ALL.iter().copied();
         let spec = NotificationTargetSpec {
             name: Name::default(),
-            url: WebhookUrl::parse("url", url).expect("a URL"),
+            address: TargetAddress::from_stored(address.to_owned()),
             events: all.filter(|event| *event != NotificationEvent::Test).collect(),
         };
         let tx = self.tx().await;
@@ -61,7 +66,7 @@ impl TestServer {
     }
 
     /// Queues tests for a target. Returns their ids.
-    async fn queue_tests(&self, target: NotificationTargetId, count: usize) -> Vec<String> {
+    pub async fn queue_tests(&self, target: NotificationTargetId, count: usize) -> Vec<String> {
         let tx = self.tx().await;
         let mut ids = Vec::new();
         for _ in 0..count {
@@ -72,7 +77,7 @@ impl TestServer {
         ids
     }
 
-    async fn notifications(&self, state: NotificationState) -> Vec<Delivery> {
+    pub async fn notifications(&self, state: NotificationState) -> Vec<Delivery> {
         let tx = self.tx().await;
         notifications::list(&tx, Some(state)).await.expect("a list")
     }
@@ -273,7 +278,9 @@ async fn a_process_with_a_wrong_clock_removes_no_delivery() {
     server.clock.advance(TimeDelta::days(31));
     for days in [365, -365, 0] {
         let clock = Arc::new(TestClock::new(server.now() + TimeDelta::days(days)));
-        let deliveries = NotificationDeliveries::new(server.store.clone(), clock, &settings());
+        let smtp = SmtpSettings::default();
+        let deliveries =
+            NotificationDeliveries::new(server.store.clone(), clock, &settings(), &smtp);
         deliveries.pass().await.expect("a pass");
         let left = server.notifications(NotificationState::Delivered).await;
         assert_eq!(left.len(), usize::from(days != 0), "{days}");
@@ -363,7 +370,7 @@ async fn several_replicas_deliver_each_message_once() {
     let id = server.notify(&target.url).await;
     let queued = server.queue_tests(id, 20).await;
     let (store, clock) = (server.connect().await, server.shared_clock());
-    let other = NotificationDeliveries::new(store, clock, &settings());
+    let other = NotificationDeliveries::new(store, clock, &settings(), &SmtpSettings::default());
     let (here, there) = join(server.deliver(), other.pass()).await;
     assert_eq!(here + there.expect("a pass"), 20);
     assert_eq!(target.accepted(), queued);

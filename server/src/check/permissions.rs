@@ -37,6 +37,10 @@ pub(crate) fn secret_files(config: &Config, data_dir: &Path) -> Vec<(String, Pat
         ("database.password_file", database.password_file.clone()),
         ("database.url: sslkey", key_of(database.url.as_ref())),
         ("database.migration_url: sslkey", key_of(database.migration_url.as_ref())),
+        (
+            "maintenance_manager.smtp.password_file",
+            config.maintenance_manager.smtp.password_file.clone(),
+        ),
         ("rest.key", config.rest.key.clone()),
         ("southbound.key", config.southbound.key.clone()),
         ("admin.key", config.admin.key.clone()),

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// Texts that are shown. `*` stands for any name.
-const SHOWN_TEXTS: [&str; 14] = [
+const SHOWN_TEXTS: [&str; 15] = [
     "data_dir",
     "log.format",
     "log.level",
@@ -15,6 +15,7 @@ const SHOWN_TEXTS: [&str; 14] = [
     "files.auth",
     "files.prefetch",
     "maintenance_manager.housekeeping_schedule",
+    "maintenance_manager.smtp.tls",
     "os_resource_manager.sync_schedule",
     "os_resource_manager.registries.*.trust",
     "auth.issuers.*.allowed_roles.*",

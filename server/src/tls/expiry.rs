@@ -1,18 +1,27 @@
-//! When the certificates that the server uses expire, as a metric.
+//! When the certificates that the server uses expire, as a metric and as notifications.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use evenkeel_auth::{CertificateAuthority, ValidityPeriod};
-use evenkeel_kit::Lifecycle;
-use evenkeel_store::find_tls_file;
+use evenkeel_kit::{Clock, Lifecycle};
+use evenkeel_store::notifications::queue::{CERTIFICATE_EXPIRY_NOTICE, queue_certificate_expiry};
+use evenkeel_store::{Store, StoreError, find_tls_file};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// Interval at which the certificates of the connection to the database are read.
-const DATABASE_FILES_INTERVAL: Duration = Duration::from_mins(1);
+/// Interval at which the certificates of the connection to the database are read, and at which
+/// notifications are queued.
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// When the certificates of this process expire, by their labels: what the metric shows.
+type Expiries = BTreeMap<&'static str, DateTime<Utc>>;
+
+static EXPIRIES: Mutex<Expiries> = Mutex::new(Expiries::new());
 
 /// The certificates of the connection to the database: label, and parameter of the URL.
 const DATABASE_FILES: [(&str, &str); 2] =
@@ -20,6 +29,7 @@ const DATABASE_FILES: [(&str, &str); 2] =
 
 /// Records when a certificate expires.
 pub(super) fn record_expiry(certificate: &'static str, expires_at: DateTime<Utc>) {
+    EXPIRIES.lock().unwrap_or_else(PoisonError::into_inner).insert(certificate, expires_at);
     #[expect(clippy::cast_precision_loss, reason = "the seconds of thousands of years fit")]
     let seconds = expires_at.timestamp() as f64;
     metrics::gauge!(
@@ -30,17 +40,15 @@ pub(super) fn record_expiry(certificate: &'static str, expires_at: DateTime<Utc>
 }
 
 /// Records when the certificate of the server's own authority expires, and at an interval those of
-/// the connection to the database.
+/// the connection to the database. Queues notifications of those that expire soon.
 pub(crate) fn spawn_expiry_watch(
     ca: &CertificateAuthority,
     database_url: Option<&str>,
+    (store, clock): (Store, Arc<dyn Clock>),
     life: &Lifecycle,
 ) {
     record_expiry("ca", ca.expires_at());
     let files = database_url.map(find_database_files).unwrap_or_default();
-    if files.is_empty() {
-        return;
-    }
     let stopping = life.stopping();
     life.spawn("certificate expiry", async move {
         loop {
@@ -51,12 +59,45 @@ pub(crate) fn spawn_expiry_watch(
                     record_expiry(certificate, expires_at);
                 }
             }
+            let all = EXPIRIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Err(error) = queue_notifications(&store, &all, clock.now()).await {
+                tracing::warn!(%error, "cannot queue notifications of certificates that expire");
+            }
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
-                () = tokio::time::sleep(DATABASE_FILES_INTERVAL) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
         }
     });
+}
+
+/// Queues a notification of each certificate that expires soon. Sends no statement if there is none.
+/// Returns the number of deliveries.
+async fn queue_notifications(
+    store: &Store,
+    expiries: &Expiries,
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    let soon: Vec<_> = expiries
+        .iter()
+        .filter(|(_, expires_at)| **expires_at - CERTIFICATE_EXPIRY_NOTICE <= now)
+        .collect();
+    if soon.is_empty() {
+        return Ok(0);
+    }
+    let tx = store.fleet().await?;
+    let mut queued = 0;
+    for (certificate, expires_at) in soon {
+        let now = tx.database_time();
+        queued += queue_certificate_expiry(&tx, certificate, *expires_at, now).await?;
+    }
+    // A commit would wake the readers of the change log.
+    if queued == 0 {
+        tx.rollback().await?;
+    } else {
+        tx.commit().await?;
+    }
+    Ok(queued)
 }
 
 fn find_database_files(url: &str) -> Vec<(&'static str, PathBuf)> {
@@ -77,6 +118,7 @@ fn read_first_expiry(path: &Path) -> Option<DateTime<Utc>> {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
+    use evenkeel_test_support::TestServer;
 
     use super::*;
 
@@ -94,6 +136,36 @@ mod tests {
         fs::write(&path, "no certificate").unwrap();
         assert_eq!(read_first_expiry(&path), None);
         assert_eq!(read_first_expiry(Path::new("/no/such/file")), None);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_certificate_is_reported_once_to_each_project_with_a_target() {
+        let server = TestServer::new(NOW).await;
+        for (number, name, event) in [
+            (1, "one", "certificate-expiry"),
+            (2, "two", "certificate-expiry"),
+            (3, "three", "test"),
+        ] {
+            let project = server.create_project(name).await;
+            let insert = format!(
+                "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
+                 INSERT INTO notification_targets VALUES ('{project}', {number}, 'chat', \
+                 'https://hooks.example/', ARRAY['{event}'], true, sha256(''), now(), now()); END $$"
+            );
+            server.store.execute_unprepared(&insert).await.expect("inserted");
+        }
+        let days = |days| NOW + TimeDelta::days(days);
+        for (expiries, queued) in [
+            (vec![("rest", days(15)), ("ca", days(3_000))], 0),
+            (vec![("rest", days(14)), ("ca", days(3_000))], 2),
+            (vec![("rest", days(14)), ("southbound", days(-1))], 2),
+            (vec![("rest", days(14)), ("southbound", days(-1))], 0),
+            (vec![("rest", days(13))], 2),
+        ] {
+            let expiries = Expiries::from_iter(expiries);
+            let result = queue_notifications(&server.store, &expiries, NOW).await;
+            assert_eq!(result.expect("a number"), queued, "{expiries:?}");
+        }
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! order in which their events were queued, and the first pending one holds back the others. A crash
 //! between an attempt and its record repeats the attempt with the same ID.
 
-use chrono::TimeDelta;
+use chrono::{SecondsFormat, TimeDelta};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::NotificationTargetId;
-use evenkeel_domain::notification::{NotificationEvent, RETRY_PERIOD, WebhookSecret, WebhookUrl};
+use evenkeel_domain::notification::{
+    NotificationEvent, RETRY_PERIOD, TargetAddress, WebhookSecret,
+};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::{cut, storable};
 use sea_orm::{QueryResult, Value};
@@ -19,6 +21,9 @@ use crate::tx::{FleetTx, execute, query_all, query_one};
 
 /// Duration of a lease of a target. Each attempt extends the lease, and none may take longer.
 pub const LEASE_PERIOD: TimeDelta = TimeDelta::seconds(60);
+
+/// How long before its end the expiry of a certificate is reported.
+pub const CERTIFICATE_EXPIRY_NOTICE: TimeDelta = TimeDelta::days(14);
 
 /// Maximum length of a stored error in bytes.
 const MAX_ERROR_BYTES: usize = 1_000;
@@ -50,7 +55,7 @@ pub struct PendingDelivery {
     /// JSON object with the details of the event.
     pub details: serde_json::Value,
     pub project: String,
-    pub url: WebhookUrl,
+    pub address: TargetAddress,
     pub secret: WebhookSecret,
     /// Failed attempts of the target since its last success.
     pub failures: u32,
@@ -87,9 +92,9 @@ pub async fn claim(
     query_all(tx.conn(), sql, values).await?.iter().map(claimed).collect()
 }
 
-/// The first pending delivery of a claimed target, with the current URL and secret. Extends the lease.
-/// None if there is no such delivery, if the target is disabled or waits after a failure, or if the
-/// lease is lost.
+/// The first pending delivery of a claimed target, with the current address and secret. Extends the
+/// lease. None if there is no such delivery, if the target is disabled or waits after a failure, or if
+/// the lease is lost.
 pub async fn load_next(
     tx: &FleetTx,
     claim: &ClaimedTarget,
@@ -237,6 +242,62 @@ pub async fn queue_stops(tx: &FleetTx, now: Time, limit: u32) -> Result<u64, Sto
     execute(tx.conn(), sql, values).await
 }
 
+/// Queues one notification for each node that has new security updates, which a trigger has recorded.
+/// Reads at most `limit` of them. Returns the number of deliveries.
+pub async fn queue_security_updates(
+    tx: &FleetTx,
+    now: Time,
+    limit: u32,
+) -> Result<u64, StoreError> {
+    let sql = "WITH fresh AS (SELECT tenant_id, instance_id, package, version FROM notified_security_updates \
+               WHERE NOT is_queued ORDER BY tenant_id, instance_id, package LIMIT $4 FOR UPDATE SKIP LOCKED), \
+               marked AS (UPDATE notified_security_updates n SET is_queued = true FROM fresh f \
+               WHERE n.tenant_id = f.tenant_id AND n.instance_id = f.instance_id AND n.package = f.package \
+               AND n.version = f.version RETURNING n.tenant_id, n.instance_id, n.package, n.version), \
+               nodes AS (SELECT tenant_id, instance_id, \
+               array_agg(package || ' ' || version ORDER BY package, version) AS packages \
+               FROM marked GROUP BY tenant_id, instance_id) \
+               INSERT INTO notification_deliveries (tenant_id, target_id, event, event_at, details, retry_until) \
+               SELECT t.tenant_id, t.id, $2, $1, coalesce(notification_node(n.tenant_id, n.instance_id), '{}') \
+               || jsonb_build_object('updates', cardinality(n.packages), 'packages', to_jsonb(n.packages[1:20])), $3 \
+               FROM nodes n \
+               JOIN projects p ON p.tenant_id = n.tenant_id AND p.removed_at IS NULL \
+               JOIN notification_targets t ON t.tenant_id = n.tenant_id AND t.enabled AND $2 = ANY (t.events) \
+               ORDER BY t.tenant_id, n.instance_id, t.id";
+    let event = NotificationEvent::SecurityUpdatePending.name();
+    let values = [now.into(), event.into(), (now + RETRY_PERIOD).into(), i64::from(limit).into()];
+    execute(tx.conn(), sql, values).await
+}
+
+/// Queues a notification that a certificate of the server expires, in each project with a target for
+/// it, and once for each end of a certificate. Returns the number of deliveries.
+pub async fn queue_certificate_expiry(
+    tx: &FleetTx,
+    certificate: &str,
+    expires_at: Time,
+    now: Time,
+) -> Result<u64, StoreError> {
+    let sql = "WITH marked AS (INSERT INTO notified_certificates (tenant_id, certificate, expires_at) \
+               SELECT DISTINCT t.tenant_id, $4::text, $5::timestamptz FROM notification_targets t \
+               JOIN projects p ON p.tenant_id = t.tenant_id AND p.removed_at IS NULL \
+               WHERE t.enabled AND $2 = ANY (t.events) ON CONFLICT DO NOTHING RETURNING tenant_id) \
+               INSERT INTO notification_deliveries (tenant_id, target_id, event, event_at, details, retry_until) \
+               SELECT t.tenant_id, t.id, $2, $1, jsonb_build_object('certificate', $4::text, 'expiresAt', $6::text), $3 \
+               FROM marked m JOIN notification_targets t ON t.tenant_id = m.tenant_id AND t.enabled \
+               AND $2 = ANY (t.events) ORDER BY t.tenant_id, t.id";
+    let text = expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+    let event = NotificationEvent::CertificateExpiry.name();
+    let values = [
+        now.into(),
+        event.into(),
+        (now + RETRY_PERIOD).into(),
+        certificate.into(),
+        expires_at.into(),
+        text.into(),
+    ];
+    execute(tx.conn(), sql, values).await
+}
+
 fn claim_key(claim: &ClaimedTarget) -> [Value; 3] {
     [claim.tenant.uuid().into(), claim.target.bits().cast_signed().into(), claim.holder.into()]
 }
@@ -250,7 +311,7 @@ fn read_pending(row: &QueryResult) -> Result<PendingDelivery, StoreError> {
         event_at: row.try_get_by_index(3)?,
         details: row.try_get_by_index(4)?,
         project: row.try_get_by_index(5)?,
-        url: WebhookUrl::from_stored(row.try_get_by_index(6)?),
+        address: TargetAddress::from_stored(row.try_get_by_index(6)?),
         secret: WebhookSecret::from_bytes(row.try_get_by_index(7)?),
         failures: failures.cast_unsigned(),
     })

@@ -84,6 +84,7 @@ const NOT_CLEANED: &[&str] = &[
     "node_subjects",
     "notification_queues",
     "notification_targets",
+    "notified_certificates",
     "notified_stops",
     "os_artifacts",
     "os_cycles",

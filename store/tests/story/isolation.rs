@@ -12,7 +12,7 @@ use evenkeel_domain::hardware::Hardware;
 use evenkeel_domain::host::Host;
 use evenkeel_domain::instance::Instance;
 use evenkeel_domain::notification::{
-    NotificationEvent, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+    NotificationEvent, NotificationTargetSpec, TargetAddress, WebhookSecret,
 };
 use evenkeel_domain::order::{Order, OrderKind};
 use evenkeel_domain::package::ObservedVersion;
@@ -95,11 +95,14 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
     let charge = ProjectCharge { tenant, amount: "runs", cost: COST };
     daily_usage::charge_projects(&tx, &[charge]).await.expect("charged");
     tx.commit().await.expect("committed");
-    let stop = format!(
+    let number = instance.id.bits().cast_signed();
+    let notified = format!(
         "DO $$ BEGIN PERFORM set_config('evenkeel.tenant', '*', true); \
-         INSERT INTO notified_stops VALUES ('{tenant}', 'project', 0, now()); END $$"
+         INSERT INTO notified_stops VALUES ('{tenant}', 'project', 0, now()); \
+         INSERT INTO notified_certificates VALUES ('{tenant}', 'rest', now()); \
+         INSERT INTO notified_security_updates VALUES ('{tenant}', {number}, 'bash', '5.2'); END $$"
     );
-    store.execute_unprepared(&stop).await.expect("recorded");
+    store.execute_unprepared(&notified).await.expect("recorded");
     ChangeSealer::new(store.clone()).pass().await.expect("sealed");
 }
 
@@ -107,7 +110,7 @@ pub async fn create_everything(store: &Store, tenant: TenantId) {
 fn webhook(name: &str) -> NotificationTargetSpec {
     NotificationTargetSpec {
         name: Name::parse("name", name).expect("a name"),
-        url: WebhookUrl::parse("url", "https://hooks.example/").expect("a URL"),
+        address: TargetAddress::from_stored("https://hooks.example/".to_owned()),
         events: vec![NotificationEvent::RunFailed],
     }
 }

@@ -5,19 +5,21 @@ use evenkeel_domain::Time;
 use evenkeel_domain::assignment::Scope;
 use evenkeel_domain::id::NotificationTargetId;
 use evenkeel_domain::notification::{
-    NotificationEvent, NotificationTargetSpec, WebhookSecret, WebhookUrl,
+    NotificationEvent, NotificationTargetSpec, TargetAddress, WebhookSecret,
 };
 use evenkeel_domain::os::catalogue::CycleOutcome;
+use evenkeel_domain::package::is_security_update;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_store::assignments::Resumption;
 use evenkeel_store::notifications::queue::{self, ClaimedTarget, LEASE_PERIOD};
 use evenkeel_store::os_reports::SyncReport;
 use evenkeel_store::testing::fresh_store;
-use evenkeel_store::{Store, assignments, notification_targets, notifications, os_reports};
+use evenkeel_store::{Store, assignments, nodes, notification_targets, notifications, os_reports};
+use serde_json::json;
 use uuid::Uuid;
 
-use crate::fixtures::{NOON, create_project};
+use crate::fixtures::{NOON, create_node, create_project};
 use crate::limit_usage::{
     LimitedFleet, create_fleet, end_run, failed_event, request_start, stage_run,
 };
@@ -30,7 +32,7 @@ async fn create_target(
 ) -> NotificationTargetId {
     let spec = NotificationTargetSpec {
         name: Name::default(),
-        url: WebhookUrl::parse("url", "https://hooks.example/").expect("a URL"),
+        address: TargetAddress::from_stored("https://hooks.example/".to_owned()),
         events: vec![event],
     };
     let secret = WebhookSecret::from_bytes(vec![1; WebhookSecret::BYTES]);
@@ -129,6 +131,71 @@ async fn each_stop_of_an_assignment_is_queued_once() {
     let stop = ("assignment-stopped".to_owned(), target);
     let queued = deliveries(&store, fleet.tenant).await;
     assert_eq!(queued.iter().filter(|delivery| **delivery == stop).count(), 2);
+}
+
+#[tokio::test]
+async fn the_end_of_a_certificate_is_queued_once_for_each_enabled_target() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "shop").await;
+    let queue_end = async |certificate: &str, expires_at: Time| {
+        let tx = store.fleet().await.expect("a transaction");
+        let queued = queue::queue_certificate_expiry(&tx, certificate, expires_at, NOON).await;
+        tx.commit().await.expect("committed");
+        queued.expect("queued")
+    };
+    let end = NOON + TimeDelta::days(9);
+    assert_eq!(queue_end("rest", end).await, 0, "the project has no target");
+    let event = NotificationEvent::CertificateExpiry;
+    let target = create_target(&store, tenant, event).await;
+    set_enabled(&store, tenant, target, false).await;
+    assert_eq!(queue_end("rest", end).await, 0, "the target is disabled");
+    set_enabled(&store, tenant, target, true).await;
+    create_target(&store, tenant, event).await;
+    create_target(&store, tenant, NotificationEvent::NodeSilent).await;
+    assert_eq!(queue_end("rest", end).await, 2);
+    assert_eq!(queue_end("rest", end).await, 0, "it is queued already");
+    assert_eq!(queue_end("southbound", end).await, 2);
+    assert_eq!(queue_end("rest", end + TimeDelta::days(1)).await, 2, "another certificate");
+}
+
+#[tokio::test]
+async fn the_database_and_the_domain_agree_what_a_security_update_is() {
+    let store = fresh_store().await;
+    let tenant = create_project(&store, "shop").await;
+    let (host, _) = create_node(&store, tenant, 1).await;
+    create_target(&store, tenant, NotificationEvent::SecurityUpdatePending).await;
+    let cases: [(&[&str], &[&str]); 12] = [
+        (&["bookworm-security"], &["Debian-Security"]),
+        (&["bookworm", "stable-security"], &[]),
+        (&["Noble-Security"], &["Ubuntu"]),
+        (&["buster/updates"], &[]),
+        (&[], &["Debian-Security"]),
+        (&["jammy"], &["Ubuntu", "UbuntuESM"]),
+        (&["jammy"], &["UbuntuESMApps"]),
+        (&["bookworm"], &["Debian"]),
+        (&["security-tools"], &["Security Tools"]),
+        (&["bookworm-security-old"], &["debian-security"]),
+        (&["stable"], &["Debian-Security-Mirror"]),
+        (&[], &[]),
+    ];
+    for (n, (suites, origins)) in cases.into_iter().enumerate() {
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let (suites, origins) = (texts(suites), texts(origins));
+        let version = n.to_string();
+        let update = json!([{
+            "name": "curl", "available_version": version, "suites": suites, "origins": origins,
+        }]);
+        let tx = store.tenant(tenant).await.expect("a transaction");
+        let mut node = nodes::lock(&tx, host.id).await.expect("locked");
+        node.os_update_available = update.to_string();
+        node.facts_summary.security_updates = Some(1);
+        nodes::save(&tx, &node).await.expect("saved");
+        tx.commit().await.expect("committed");
+        let tx = store.fleet().await.expect("a transaction");
+        let queued = queue::queue_security_updates(&tx, NOON, 100).await.expect("queued");
+        tx.commit().await.expect("committed");
+        assert_eq!(queued == 1, is_security_update(&suites, &origins), "{update}");
+    }
 }
 
 async fn claim(store: &Store, holder: Uuid, now: Time) -> Vec<ClaimedTarget> {

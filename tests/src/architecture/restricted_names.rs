@@ -59,6 +59,7 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
             "tests/",
         ],
     ),
+    restricted("lettre", &["maintenance-manager/src/notifications/mail.rs"]),
     restricted(
         "process::Command",
         &[
