@@ -107,6 +107,15 @@ pub(crate) fn find_faults(config: &Config) -> Vec<String> {
     }
     let checked = config.maintenance_manager.check();
     faults.extend(checked.err().map(|error| chain(&error).to_string()));
+    let smtp = &config.maintenance_manager.smtp;
+    for (key, path) in [("password_file", &smtp.password_file), ("ca", &smtp.ca)] {
+        if let Some(path) = path
+            && let Err(error) = fs::read(path)
+        {
+            let file = path.display();
+            faults.push(format!("maintenance_manager.smtp.{key}: cannot read {file}: {error}"));
+        }
+    }
     let manager = &config.os_resource_manager;
     faults.extend(manager.check().err().map(|error| chain(&error).to_string()));
     let problems = Sources::open(&manager.registries).problems();

@@ -106,6 +106,8 @@ fn a_configuration_is_checked_without_side_effects() {
          password_file = '/no/such/password'\n\
          [auth.login]\nusers = {users:?}\n[southbound]\nkey = '/no/such/key'\n\
          [[auth.issuers]]\nissuer = 'https://login.example'\njwks = '/no/such/jwks'\n\
+         [maintenance_manager.smtp]\nhost = 'mail.example'\nfrom = 'evenkeel@example.org'\n\
+         password_file = '/no/such/smtp'\n\
          [os_resource_manager]\nparallel = 0\n\
          [os_resource_manager.registries.release]\naddress = 'https://r.example'\nkeys = ['/no/such.pub']\n"
     );
@@ -117,6 +119,8 @@ fn a_configuration_is_checked_without_side_effects() {
         "auth.login.users: user \"alice\": \"default_im-r\" is not a role",
         "auth.issuers: https://login.example: ",
         "set both southbound.certificate and southbound.key",
+        "maintenance_manager.smtp.user: password_file is set without it",
+        "maintenance_manager.smtp.password_file: cannot read /no/such/smtp",
         "os_resource_manager.parallel: ",
         "os_resource_manager.registries.release.keys: cannot read /no/such.pub",
     ];
