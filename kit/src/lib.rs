@@ -11,6 +11,7 @@
 //! | [`keyed_semaphore`] | limits per project, caller or address |
 //! | [`mod@offload`] | long work outside of the threads that run tasks |
 //! | [`telemetry`] | the log |
+//! | [`spans`] | spans of traces, with the feature `spans` |
 //! | [`setting_type`] | what a setting expects, in the words of its users |
 //! | [`secret`] | values that must not appear in logs |
 //! | [`mod@chain`] | printing an error with its causes |
@@ -26,6 +27,8 @@ pub mod lifecycle;
 pub mod offload;
 pub mod secret;
 pub mod setting_type;
+#[cfg(feature = "spans")]
+pub mod spans;
 pub mod telemetry;
 pub mod tick;
 

@@ -26,6 +26,7 @@ use crate::file_state::is_readable_by_others;
 use crate::realm::user_store;
 use crate::shared_keys::KeyFolders;
 use crate::tls::{self, Certificates};
+use crate::traces;
 
 pub(crate) use online::{OnlineReport, inspect_database};
 pub(crate) use permissions::secret_files;
@@ -120,6 +121,7 @@ pub(crate) fn find_faults(config: &Config) -> Vec<String> {
     faults.extend(manager.check().err().map(|error| chain(&error).to_string()));
     let problems = Sources::open(&manager.registries).problems();
     faults.extend(problems.iter().map(ToString::to_string));
+    faults.extend(traces::find_fault(&config.tracing));
     faults
 }
 

@@ -10,6 +10,7 @@ mod files;
 mod http_tls;
 mod listen_addresses;
 mod rest;
+mod traces;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ pub use defaults::default_settings;
 pub(crate) use files::FilesConfig;
 pub(crate) use http_tls::{AdminConfig, HttpSecurity, HttpTlsSettings};
 pub(crate) use rest::RestConfig;
+pub(crate) use traces::TracingConfig;
 
 /// Default configuration file.
 const DEFAULT_CONFIG_FILE: &str = "/etc/evenkeel/evenkeeld.toml";
@@ -62,6 +64,7 @@ pub(crate) struct Config {
     /// `evenkeeld os-resource-manager`.
     pub(crate) os_resource_manager: evenkeel_os_resource_manager::Settings,
     pub(crate) files: FilesConfig,
+    pub(crate) tracing: TracingConfig,
 }
 
 impl Default for Config {
@@ -82,6 +85,7 @@ impl Default for Config {
             maintenance_manager: evenkeel_maintenance_manager::Settings::default(),
             os_resource_manager: evenkeel_os_resource_manager::Settings::default(),
             files: FilesConfig::default(),
+            tracing: TracingConfig::default(),
         }
     }
 }
@@ -192,6 +196,7 @@ impl Config {
             self.connection_shares().map(drop),
             self.rest_tls().security().map(drop),
             self.admin_tls().security().map(drop),
+            self.tracing.check(),
         ];
         let mut faults: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
         faults.extend(self.find_bad_origins());
@@ -482,6 +487,9 @@ mod tests {
             auth = "open"
             prefetch = "off"
             wait_timeout = "5s"
+            [tracing]
+            otlp_endpoint = "https://otel.example:4317"
+            sample_percentage = 5
     "#;
 
     #[test]
@@ -510,6 +518,7 @@ mod tests {
         assert_eq!(manager.long_poll.max_duration, Duration::from_mins(2));
         assert_eq!((manager.load.query_call_limit, manager.load.max_writers), (100, 16));
         assert_eq!(config.southbound.max_unauthenticated_per_address, 50);
+        assert_eq!(config.tracing.sample_percentage, 5);
         assert_eq!(config.southbound.trusted_proxies, [IpAddr::from([192, 0, 2, 1])]);
         let os = inventory.os_defaults;
         assert_eq!(os.registries, ["release"]);

@@ -24,7 +24,7 @@ use crate::login_methods::LoginMethods;
 use crate::proxy_header::TrustedProxies;
 use crate::realm::Realm;
 use crate::{
-    admin, clock_watch, loopback_guard, memory, observe, operator_tokens, southbound, tls,
+    admin, clock_watch, loopback_guard, memory, observe, operator_tokens, southbound, tls, traces,
 };
 
 /// Maximum wait for open transfers of files on shutdown. Clients resume interrupted downloads.
@@ -161,6 +161,7 @@ impl Listeners {
         life: &Lifecycle,
     ) -> anyhow::Result<()> {
         let metrics = observe::install(life)?;
+        traces::start(&config.tracing, life)?;
         context.authority.spawn_key_refresh(life)?;
         operator_tokens::spawn_revocation_watch(context, life);
         operator_tokens::spawn_project_names_watch(context, life);

@@ -44,6 +44,7 @@ pub(crate) fn secret_files(config: &Config, data_dir: &Path) -> Vec<(String, Pat
         ("rest.key", config.rest.key.clone()),
         ("southbound.key", config.southbound.key.clone()),
         ("admin.key", config.admin.key.clone()),
+        ("tracing.headers_file", config.tracing.headers_file.clone()),
     ];
     files.extend(named.into_iter().filter_map(|(setting, path)| Some((setting.to_owned(), path?))));
     for (name, registry) in &config.os_resource_manager.registries {

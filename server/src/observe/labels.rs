@@ -76,6 +76,11 @@ pub(super) const POLL_RESULT: MetricLabel = closed(
     &["hit", "miss", "write", "long_poll", "refused"],
     "`hit` (answered from the cache), `miss` (answered from the database), `write` (something was written), `long_poll` (answered at the end of a long poll, in addition to another kind) or `refused`",
 );
+pub(super) const TRACE_SPAN_RESULT: MetricLabel = closed(
+    "result",
+    &["sent", "failed", "queue_full"],
+    "`sent`, `failed` (the collector did not take it) or `queue_full` (dropped before it was sent)",
+);
 pub(super) const WAKEUP_REASON: MetricLabel = closed(
     "reason",
     &["recheck", "superseded", "draining"],

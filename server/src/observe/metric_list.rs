@@ -7,7 +7,7 @@ use super::labels::{
     LIMIT_SCOPE, LIMITED_AMOUNT, LISTENER, NOTIFICATION_RESULT, NUMBERED_KIND, OPEN_RUN_STATE,
     OS_REQUEST_OUTCOME, POLL_RESULT, POOL_STATE, PROTOCOL, REBUILD_REASON, REFUSAL_KIND, REGISTRY,
     RELOAD_OUTCOME, RELOADED_FILE, REMOVED_ROWS, REVISION, ROUTE, RUN_EVENT, RUN_RESULT,
-    SCHEMA_STEP, STALE_REASON, VERSION, WAKEUP_REASON,
+    SCHEMA_STEP, STALE_REASON, TRACE_SPAN_RESULT, VERSION, WAKEUP_REASON,
 };
 use super::metric::{MetricDescription, MetricGroup, MetricKind, metric};
 use MetricKind::{Counter, Gauge, Histogram};
@@ -439,6 +439,12 @@ const PROCESS: &[MetricDescription] = &[
         Gauge,
         &[],
         "1 if the process is ready: the database can be used and the clocks agree. 0 if not. Checked every ten seconds.",
+    ),
+    metric(
+        "evenkeel_trace_spans_total",
+        Counter,
+        &[TRACE_SPAN_RESULT],
+        "Spans of traces for the collector in `tracing.otlp_endpoint`.",
     ),
     metric(
         "evenkeel_database_up",
