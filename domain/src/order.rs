@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
+use crate::id::InstanceId;
 use crate::invalid::Invalid;
 
 named! {
@@ -37,6 +38,12 @@ impl Order {
             .filter(is_repeated)
             .map_or(self.until, |previous| self.until.max(previous.until));
         Self { until, ..self }
+    }
+
+    /// A name of the order that no other order in its project has.
+    #[must_use]
+    pub fn unique_name(&self, instance: InstanceId) -> String {
+        format!("order {instance} {}", self.at.timestamp_micros())
     }
 }
 

@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use evenkeel_auth::{AuthError, Caller, Role};
 use evenkeel_domain::id::BadId;
 use evenkeel_domain::tenant::{ProjectName, TenantId};
+use evenkeel_kit::spans::SpanContext;
 use evenkeel_kit::{Lifecycle, chain};
 use evenkeel_store::changes::{self, EventKind};
 use evenkeel_store::{
@@ -45,6 +46,8 @@ pub struct Call {
     client: Option<IpAddr>,
     hook: AuthenticationHook,
     access: AccessRecord,
+    /// The span of the request, if this process sends spans.
+    span: Option<SpanContext>,
     /// Ends streams that would not end by themselves.
     life: Lifecycle,
 }
@@ -76,6 +79,11 @@ impl Call {
     /// Address of the client, if it is known.
     pub const fn client(&self) -> Option<IpAddr> {
         self.client
+    }
+
+    /// The span of the request; none if this process sends no spans.
+    pub fn span(&self) -> Option<SpanContext> {
+        self.span
     }
 
     /// Verifies the token and returns the caller. This is the only use of the clock of the process:
@@ -395,6 +403,7 @@ impl FromRequestParts<App> for Call {
                 .map(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| peer.ip().to_canonical()),
             hook: parts.extensions.get().cloned().unwrap_or_default(),
             access,
+            span: parts.extensions.get().copied(),
             life: parts.extensions.get().cloned().unwrap_or_default(),
         })
     }

@@ -2,6 +2,7 @@
 //! security headers.
 
 mod cors;
+mod request_trace;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 use crate::access_log::AccessRecord;
 use crate::app::Settings;
 use crate::problem::Problem;
+use request_trace::RequestTrace;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -139,6 +141,7 @@ async fn observe(mut request: Request, next: Next) -> Response {
     let access = AccessRecord::default();
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(access.clone());
+    let trace = RequestTrace::begin(&mut request);
     let client = request
         .extensions()
         .get::<ConnectInfo<SocketAddr>>()
@@ -154,6 +157,10 @@ async fn observe(mut request: Request, next: Next) -> Response {
         response = problem.to_response(id.as_str());
     }
     let caller = access.fields();
+    let route_name = route.as_ref().map_or("none", MatchedPath::as_str);
+    if let Some(trace) = trace {
+        trace.end(&method, route_name, caller.project.as_deref(), &mut response);
+    }
     // Neither the query nor a header: both may contain secrets.
     tracing::info!(
         request_id = id.as_str(),
@@ -162,7 +169,7 @@ async fn observe(mut request: Request, next: Next) -> Response {
         project = caller.project.as_deref(),
         client = client.map(tracing::field::display),
         %method,
-        route = route.as_ref().map_or("none", MatchedPath::as_str),
+        route = route_name,
         status = response.status().as_u16(),
         ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         bytes = response.body().size_hint().exact(),

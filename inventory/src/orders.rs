@@ -6,6 +6,8 @@ use evenkeel_api::order::{OrderInput, OrderKind as Wire, OrderResource};
 use evenkeel_domain::Time;
 use evenkeel_domain::id::InstanceId;
 use evenkeel_domain::order::{Order, OrderKind, parse_reason};
+use evenkeel_domain::tenant::TenantId;
+use evenkeel_kit::spans::{self, Span, SpanContext};
 use evenkeel_store::{StoreError, instances, orders};
 
 use crate::call::{Call, parse_resource_id};
@@ -62,8 +64,32 @@ pub async fn put_order(
     if orders::set(&tx, &[id], &order).await?.is_empty() {
         return Err(StoreError::NotFound { what: RESOURCE_KIND }.into());
     }
+    let tenant = tx.tenant();
     tx.commit().await?;
+    send_span(&call, tenant, id, &order);
     Ok(Json(resource(id, &order)))
+}
+
+/// Sends the span of an order, with a link to the request. It is the root of a trace of its own,
+/// whose IDs are derived from the order: the spans of the runs that it permits link to it.
+fn send_span(call: &Call, tenant: TenantId, instance: InstanceId, order: &Order) {
+    let Some(request) = call.span() else {
+        return;
+    };
+    spans::send(Span {
+        context: SpanContext::derive(tenant.uuid(), &order.unique_name(instance)),
+        parent: None,
+        name: "order".to_owned(),
+        start: order.at,
+        end: call.app.clock.now().max(order.at),
+        attributes: vec![
+            ("evenkeel.project", tenant.uuid().to_string()),
+            ("evenkeel.instance", instance.to_string()),
+            ("evenkeel.order", order.kind.name().to_owned()),
+        ],
+        link: Some(request),
+        is_error: false,
+    });
 }
 
 /// Delete the order of an instance

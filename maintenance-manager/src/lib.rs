@@ -23,6 +23,7 @@ mod node_transaction;
 mod notifications;
 mod outage;
 mod poll;
+mod run_spans;
 mod settings;
 mod status;
 mod tasks;

@@ -17,6 +17,7 @@ use evenkeel_domain::status::{Indication, Status};
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::cut;
 use evenkeel_kit::clock::Clock;
+use evenkeel_kit::spans::{self, Span};
 use evenkeel_store::decisions::{self, DecisionInput, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, EventBatch, RunOpening, Subject};
@@ -30,7 +31,7 @@ use crate::derived_state;
 use crate::durations::to_time_delta;
 use crate::poll::cache::AnswerCache;
 use crate::settings::Settings;
-use crate::status;
+use crate::{run_spans, status};
 
 /// Runs the writes of nodes. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -53,6 +54,8 @@ pub struct NodeTransaction<'a> {
     pub input: DecisionInput,
     pub now: Time,
     before: Box<NodeState>,
+    /// Spans of runs that the transaction has ended. They are sent after the commit.
+    spans: Vec<Span>,
     /// The permit to write.
     _permit: ProjectPermit,
 }
@@ -99,6 +102,7 @@ impl<'a> NodeTransaction<'a> {
             node,
             input,
             now,
+            spans: Vec::new(),
             _permit: permit,
         })
     }
@@ -208,6 +212,10 @@ impl<'a> NodeTransaction<'a> {
         for record in iter::once(events.first).chain(events.rest) {
             let event = record.event.name();
             metrics::counter!("evenkeel_run_events_total", "event" => event).increment(1);
+        }
+        if spans::are_enabled() {
+            let collected = run_spans::collect_spans(&self.tx, &self.host, &run).await?;
+            self.spans.extend(collected);
         }
         Ok(run)
     }
@@ -415,7 +423,9 @@ impl<'a> NodeTransaction<'a> {
     async fn commit_transaction(self) -> Result<(), StoreError> {
         let (tenant, host, instance) = (self.tx.tenant(), self.host.id, self.node.instance);
         let _unsettled = self.writer.pending_invalidation(tenant, host, instance);
-        self.tx.commit().await
+        self.tx.commit().await?;
+        self.spans.into_iter().for_each(spans::send);
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use evenkeel_domain::policy::PolicySpec;
 use evenkeel_domain::run::{RunEvent, RunEventRecord, RunTimeouts, UpdateRun};
 use evenkeel_kit::chain::chain;
 use evenkeel_kit::clock::Clock;
+use evenkeel_kit::spans;
 use evenkeel_store::decisions::{self, PlanningLimits, ReadMode};
 use evenkeel_store::nodes::{self, MachineKey, NodeState};
 use evenkeel_store::runs::{self, StalledRun, Subject};
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::pass_ticks::PassTicks;
 use crate::durations::{loop_interval, to_time_delta};
 use crate::outage::Outage;
+use crate::run_spans;
 use crate::settings::Settings;
 
 /// The number of runs that are read at once.
@@ -202,7 +204,9 @@ impl RunReaper {
         let before = node.clone();
         node.reflect(&run, now);
         nodes::save_changes(&tx, &before, &node).await?;
+        let collected = run_spans::collect_spans(&tx, &host, &run).await?;
         tx.commit().await?;
+        collected.into_iter().for_each(spans::send);
         Ok(true)
     }
 

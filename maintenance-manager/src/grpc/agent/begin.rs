@@ -14,6 +14,7 @@ use crate::evaluate::check_node;
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
+use crate::run_spans::{CallSpan, permit_name};
 use crate::status;
 use crate::wire::agent::timestamp;
 
@@ -24,10 +25,17 @@ pub async fn begin(
     request: BeginRequest,
 ) -> Result<BeginResponse, Status> {
     let attempt = parse_attempt_id(&request.attempt_id)?;
+    let span = CallSpan::begin((node.tenant, node.host), attempt, manager.now());
     let granted = manager.node_writer.with_write_permit((node.tenant, CallKind::Write), |permit| {
         try_begin(permit, node, attempt, request)
     });
-    granted.await
+    let granted = granted.await;
+    if let Some(span) = span {
+        let answer = granted.as_ref().ok().and_then(|response| response.answer.as_ref());
+        let permit = ("evenkeel.permit", permit_name(answer).to_owned());
+        span.end("begin", permit, granted.is_err(), manager.now());
+    }
+    granted
 }
 
 async fn try_begin(

@@ -29,6 +29,7 @@ use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NodeTransaction, WritePermit};
 use crate::poll::batch::{BatchResult, PollContext, PollPayload, PollProtocol, Priority};
 use crate::poll::cache::{CachedAnswer, NodeKey};
+use crate::run_spans::{CallSpan, decision_name};
 use crate::status;
 use crate::wire::agent::timestamp;
 
@@ -104,8 +105,26 @@ pub fn parse(
     }))
 }
 
-/// Answers a poll.
+/// Answers a poll. A new decision about an open attempt is a span of its run.
 pub async fn poll(
+    manager: &MaintenanceManager,
+    node: &Node,
+    input: Box<PollInput>,
+) -> Result<PollResponse, Status> {
+    let begin_span = |attempt| CallSpan::begin((node.tenant, node.host), attempt, manager.now());
+    let span = input.payload.attempt.and_then(begin_span);
+    let known_tag = input.long_poll.decision_tag;
+    let answer = answer_poll(manager, node, input).await;
+    if let (Some(span), Ok(response)) = (span, &answer)
+        && response.decision_tag != known_tag
+    {
+        let decision = decision_name(response).to_owned();
+        span.end("decision", ("evenkeel.decision", decision), false, manager.now());
+    }
+    answer
+}
+
+async fn answer_poll(
     manager: &MaintenanceManager,
     node: &Node,
     input: Box<PollInput>,

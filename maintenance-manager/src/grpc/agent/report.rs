@@ -16,6 +16,7 @@ use crate::grpc::agent::{begin, run_report};
 use crate::grpc::caller::Node;
 use crate::manager::MaintenanceManager;
 use crate::node_transaction::{NewAttempt, NodeTransaction, WritePermit};
+use crate::run_spans::CallSpan;
 use crate::status;
 use crate::wire::agent::{self as wire, timestamp};
 
@@ -36,13 +37,20 @@ pub async fn report(
     }
     let node_key = (node.tenant, node.host);
     manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
+    let span = CallSpan::begin((node.tenant, node.host), attempt, manager.now());
     let events = offload(OffloadShare::Nodes, bytes, || decode_events(events))
         .await
         .map_err(status::from_invalid)?;
+    let last_event = events.last().map_or("none", |record| record.event.name());
     let stored = manager.node_writer.with_write_permit((node.tenant, CallKind::Write), |permit| {
         store_report(permit, node, (attempt, digest.as_str()), (events, bytes as u64))
     });
-    stored.await
+    let stored = stored.await;
+    if let Some(span) = span {
+        let event = ("evenkeel.event", last_event.to_owned());
+        span.end("report", event, stored.is_err(), manager.now());
+    }
+    stored
 }
 
 fn decode_events(events: Vec<Event>) -> Result<Vec<RunEventRecord>, Invalid> {
