@@ -8,8 +8,8 @@ use evenkeel_proto::agent::begin_response::Answer;
 use evenkeel_proto::agent::decision::Act;
 use evenkeel_proto::agent::event::Kind;
 use evenkeel_proto::agent::{
-    AvailablePackage, Began, BeginRequest, Downloaded, Downloading, Facts, Finished, Identity,
-    PackageChange, PackageLists, PackageResult, PhaseSpan, Plan, PollRequest, RunReport,
+    Attempt, AvailablePackage, Began, BeginRequest, Downloaded, Downloading, Facts, Finished,
+    Identity, PackageChange, PackageLists, PackageResult, PhaseSpan, Plan, PollRequest, RunReport,
 };
 use evenkeel_simulator::{connection, own};
 use evenkeel_test_support::{certificate_request, node_key};
@@ -110,6 +110,9 @@ impl Machine {
         let downloading = Kind::Downloading(Downloading { plan: Some(plan) });
         self.report_event(target, downloading, None).await;
         self.report_event(target, Kind::Downloaded(Downloaded {}), None).await;
+        let attempt = Attempt { id: self.attempt.to_string(), last_sequence: self.reported };
+        let request = PollRequest { attempt: Some(attempt), ..PollRequest::default() };
+        self.client.poll(request).await.expect("a poll");
         let request = BeginRequest {
             attempt_id: self.attempt.to_string(),
             target_digest: target.to_owned(),

@@ -14,6 +14,7 @@ mod race;
 mod rest_tls;
 mod rolling;
 mod schemathesis;
+mod traces;
 mod transcript;
 mod upgrade;
 mod watch;
