@@ -75,7 +75,7 @@ pub(crate) struct Realm {
     is_tls: bool,
     trusted_proxies: Vec<IpAddr>,
     reusable_token_clients: Vec<String>,
-    password_checks: PasswordChecks,
+    password_checks: Arc<PasswordChecks>,
 }
 
 impl Realm {
@@ -103,7 +103,7 @@ impl Realm {
             is_tls: false,
             trusted_proxies: login.trusted_proxies.iter().map(IpAddr::to_canonical).collect(),
             reusable_token_clients: login.reusable_refresh_token_clients.clone(),
-            password_checks: PasswordChecks::default(),
+            password_checks: Arc::default(),
         })
     }
 

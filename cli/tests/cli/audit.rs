@@ -109,7 +109,7 @@ async fn changes_of_a_deleted_project_are_read_by_its_uuid() {
     });
     let uuid = "11111111-2222-3333-4444-555555555555";
     cli.fake_server
-        .answer(&format!("GET changes?projectUuid={uuid}"), page(&[change.clone()], ""))
+        .answer(&format!("GET changes?projectUuid={uuid}"), page(std::slice::from_ref(&change), ""))
         .answer(&format!("GET changes/1c-4?projectUuid={uuid}"), change);
     let list = cli.run(&format!("evenkeel audit --project-uuid {uuid} --project lab")).await;
     assert!(list.contains("create pause"), "{list}");

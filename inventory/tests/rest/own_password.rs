@@ -15,8 +15,8 @@ use crate::test_server::{Caller, TestServer};
 const CHANGE: &str = "PUT /v1/whoami/password";
 const NEW_PASSWORD: &str = "another sesame";
 
-fn passwords(old: &str, new: &str) -> Option<Value> {
-    Some(json!({"oldPassword": old, "password": new}))
+fn passwords(old: &str, new: &str) -> Value {
+    json!({"oldPassword": old, "password": new})
 }
 
 /// A client with the token of a login.
@@ -46,7 +46,7 @@ async fn a_user_changes_the_own_password_and_the_token_of_the_request_stays() {
     let alice = add_alice(&server).await;
     let old = password_hash(&server).await;
     server.clock.advance(TimeDelta::seconds(1));
-    let answer = alice.expect_ok(CHANGE, passwords("open sesame!", NEW_PASSWORD)).await;
+    let answer = alice.expect_ok(CHANGE, Some(passwords("open sesame!", NEW_PASSWORD))).await;
     assert_eq!(answer, json!({}));
     // The refresh tokens of all logins contain a digest of the old hash.
     assert_ne!(password_hash(&server).await, old);
@@ -55,12 +55,12 @@ async fn a_user_changes_the_own_password_and_the_token_of_the_request_stays() {
     let rows = tenant_rows(&server.store, TenantId::new(Uuid::nil())).await;
     let rows = rows.iter().filter_map(|row| row.strip_prefix("change_log "));
     let changes = rows.map(|row| serde_json::from_str::<Value>(row).expect("JSON"));
-    let changed: Vec<_> = changes
+    let updates: Vec<_> = changes
         .filter(|change| change["kind"] == "user" && change["operation"] == "update")
         .collect();
-    assert_eq!(changed.len(), 1);
-    assert_eq!(changed[0]["actor"], "alice");
-    let text = changed[0].to_string();
+    assert_eq!(updates.len(), 1);
+    assert_eq!(updates[0]["actor"], "alice");
+    let text = updates[0].to_string();
     assert!(!text.contains("argon2") && !text.contains("sesame"), "{text}");
 }
 
@@ -74,13 +74,13 @@ async fn wrong_and_weak_passwords_are_refused() {
         (passwords("open sesame!", "short"), "password"),
         (passwords("open sesame!", "i-am-alice-hello"), "password"),
         (passwords("open sesame!", "open sesame!"), "password"),
-        (Some(json!({"password": NEW_PASSWORD})), "oldPassword"),
+        (json!({"password": NEW_PASSWORD}), "oldPassword"),
     ] {
-        alice.expect_problem(CHANGE, body, 400, json!({"field": field})).await;
+        alice.expect_problem(CHANGE, Some(body), 400, json!({"field": field})).await;
     }
     let body = passwords("too often", NEW_PASSWORD);
     let expected = json!({"message": "too many failed attempts; try again in 8 s"});
-    alice.expect_problem(CHANGE, body, 400, expected).await;
+    alice.expect_problem(CHANGE, Some(body), 400, expected).await;
     assert_eq!(password_hash(&server).await, old);
 }
 
@@ -89,7 +89,7 @@ async fn wrong_and_weak_passwords_are_refused() {
 async fn callers_without_a_password_in_the_database_are_refused() {
     let server = TestServer::new().await;
     let alice = add_alice(&server).await;
-    let body = || passwords("open sesame!", NEW_PASSWORD);
+    let body = || Some(passwords("open sesame!", NEW_PASSWORD));
     for (name, expected) in [
         ("file-user", "is in the file of users of the server"),
         ("somebody", "`somebody` is no user with a password"),
