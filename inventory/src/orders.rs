@@ -89,6 +89,7 @@ fn send_span(call: &Call, tenant: TenantId, instance: InstanceId, order: &Order)
         ],
         link: Some(request),
         is_error: false,
+        http_status: None,
     });
 }
 

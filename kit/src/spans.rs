@@ -37,6 +37,8 @@ pub struct Span {
     pub link: Option<SpanContext>,
     /// Whether the operation failed.
     pub is_error: bool,
+    /// HTTP status of the response, if the operation is a request to this process.
+    pub http_status: Option<u16>,
 }
 
 /// The queue of this process.
@@ -135,7 +137,7 @@ impl SpanContext {
 
     /// The header `traceparent` for this span.
     #[must_use]
-    pub fn to_traceparent(&self, is_sampled: bool) -> String {
+    pub fn to_traceparent(self, is_sampled: bool) -> String {
         let trace = u128::from_be_bytes(self.trace_id);
         let span = u64::from_be_bytes(self.span_id);
         format!("00-{trace:032x}-{span:016x}-{:02x}", u8::from(is_sampled))
@@ -176,10 +178,38 @@ mod tests {
 
     #[test]
     fn an_invalid_traceparent_is_refused() {
-        let zeros = "00-00000000000000000000000000000000-b7ad6b7169203331-01";
-        let later = HEADER.replacen("00", "ff", 1);
-        for text in ["", "00", zeros, &later, &HEADER.to_uppercase(), &format!("{HEADER}-00")] {
-            assert_eq!(SpanContext::parse_traceparent(text), None, "{text}");
+        let invalid = [
+            String::new(),
+            "00".to_owned(),
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01".to_owned(),
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01".to_owned(),
+            HEADER.replacen("00", "ff", 1),
+            HEADER.to_uppercase(),
+            HEADER.replacen("-01", "-1", 1),
+            HEADER.replacen("-01", "-+1", 1),
+            HEADER.replacen("-0a", "-a", 1),
+            format!("{HEADER}-"),
+            format!("{HEADER}-00"),
+        ];
+        for text in invalid {
+            assert_eq!(SpanContext::parse_traceparent(&text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_of_traceparent_may_have_more_fields() {
+        let later = format!("{}-00", HEADER.replacen("00", "01", 1));
+        let expected = SpanContext::parse_traceparent(HEADER);
+        assert!(expected.is_some());
+        assert_eq!(SpanContext::parse_traceparent(&later), expected);
+    }
+
+    #[test]
+    fn the_flag_forbids_recording() {
+        for (flags, may_record) in [("00", false), ("01", true), ("02", false), ("03", true)] {
+            let text = HEADER.replacen("-01", &format!("-{flags}"), 1);
+            let (_, is_sampled) = SpanContext::parse_traceparent(&text).expect("a header");
+            assert_eq!(is_sampled, may_record, "{flags}");
         }
     }
 

@@ -51,6 +51,7 @@ impl CallSpan {
             ],
             link: None,
             is_error,
+            http_status: None,
         });
     }
 }
@@ -125,6 +126,7 @@ fn build_run_span(
         link: order
             .map(|order| SpanContext::derive(tenant.uuid(), &order.unique_name(run.instance))),
         is_error: !matches!(run.state, RunState::Succeeded { .. } | RunState::Cancelled { .. }),
+        http_status: None,
     }
 }
 
@@ -141,6 +143,7 @@ fn build_step_span(root: SpanContext, event: &RunHistoryEntry, next: &RunHistory
         attributes: vec![("evenkeel.next_event", next.event.clone())],
         link: None,
         is_error: matches!(next.event.as_str(), "failed" | "timed_out"),
+        http_status: None,
     }
 }
 

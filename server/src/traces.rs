@@ -9,8 +9,10 @@ use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use evenkeel_kit::spans::{self, Span};
 use evenkeel_kit::{Lifecycle, chain};
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -86,7 +88,7 @@ impl SpanExporter {
         if address.starts_with("https:") {
             let tls = ClientTlsConfig::new();
             let tls = match &config.ca {
-                Some(path) => tls.ca_certificate(Certificate::from_pem(read(path, "tracing.ca")?)),
+                Some(path) => tls.ca_certificate(read_certificate(path)?),
                 None => tls.with_enabled_roots(),
             };
             endpoint =
@@ -123,8 +125,9 @@ impl SpanExporter {
             }
             let is_full = batch.len() == MAX_SPANS_PER_MESSAGE;
             self.send(std::mem::take(&mut batch)).await;
-            if !is_full {
-                // Spans that end in the meantime are sent together. An error is the timeout.
+            if !is_full || self.has_failed {
+                // Spans that end in the meantime are sent together, and a collector that restarts
+                // does not get the whole queue at once. An error is the timeout.
                 timeout(SEND_INTERVAL, stopping.cancelled()).await.ok();
             }
         }
@@ -134,25 +137,33 @@ impl SpanExporter {
         let size = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let mut request = Request::new(to_request(batch));
         *request.metadata_mut() = self.headers.clone();
-        let error = match timeout(SEND_TIMEOUT, self.client.export(request)).await {
-            Ok(Ok(response)) => {
-                let rejected = response.into_inner().partial_success;
-                let rejected = rejected.map_or(0, |partial| partial.rejected_spans);
-                let rejected = u64::try_from(rejected).unwrap_or(0).min(size);
-                count("sent", size - rejected);
-                count("failed", rejected);
-                self.has_failed = false;
-                return;
-            }
-            Ok(Err(status)) => chain(&status).to_string(),
-            Err(_) => "the collector does not answer".to_owned(),
+        let (failed, error) = match timeout(SEND_TIMEOUT, self.client.export(request)).await {
+            Ok(Ok(response)) => read_rejection(response.into_inner(), size),
+            Ok(Err(status)) => (size, chain(&status).to_string()),
+            Err(_) => (size, "the collector does not answer".to_owned()),
         };
-        count("failed", size);
-        if !self.has_failed {
-            tracing::warn!(%error, "cannot send spans to tracing.otlp_endpoint");
+        count("sent", size - failed);
+        count("failed", failed);
+        if failed > 0 && !self.has_failed {
+            tracing::warn!(failed, %error, "cannot send spans to tracing.otlp_endpoint");
         }
-        self.has_failed = true;
+        self.has_failed = failed > 0;
     }
+}
+
+/// The number of the spans of a message that the collector rejects, and its reason.
+fn read_rejection(response: ExportTraceServiceResponse, size: u64) -> (u64, String) {
+    let partial = response.partial_success.unwrap_or_default();
+    let rejected = u64::try_from(partial.rejected_spans).unwrap_or(0).min(size);
+    (rejected, format!("the collector rejects spans: {}", partial.error_message))
+}
+
+fn read_certificate(path: &Path) -> anyhow::Result<Certificate> {
+    let text = read(path, "tracing.ca")?;
+    if !text.contains("-----BEGIN CERTIFICATE-----") {
+        bail!("tracing.ca: {} contains no certificate in PEM", path.display());
+    }
+    Ok(Certificate::from_pem(text))
 }
 
 fn read(path: &Path, setting: &str) -> anyhow::Result<String> {
@@ -181,7 +192,7 @@ fn parse_headers(text: &str) -> anyhow::Result<MetadataMap> {
 fn to_request(batch: Vec<Span>) -> ExportTraceServiceRequest {
     let version = env!("CARGO_PKG_VERSION");
     let resource = [("service.name", "evenkeeld"), ("service.version", version)];
-    let attributes = resource.map(|(name, value)| attribute(name, value.to_owned())).to_vec();
+    let attributes = resource.map(|(name, value)| text_attribute(name, value.to_owned())).to_vec();
     let scope = InstrumentationScope { name: "evenkeel".to_owned(), ..Default::default() };
     let spans = batch.into_iter().map(to_wire_span).collect();
     ExportTraceServiceRequest {
@@ -200,27 +211,32 @@ fn to_wire_span(span: Span) -> otlp::Span {
         ..Default::default()
     });
     let code = if span.is_error { StatusCode::Error } else { StatusCode::Unset };
+    let kind = if span.http_status.is_some() { SpanKind::Server } else { SpanKind::Internal };
+    let texts = span.attributes.into_iter().map(|(name, value)| text_attribute(name, value));
+    // A number, so that a query can compare it.
+    let status = span.http_status.map(|status| Value::IntValue(status.into()));
+    let status = status.map(|status| attribute("http.response.status_code", status));
     otlp::Span {
         trace_id: span.context.trace_id.to_vec(),
         span_id: span.context.span_id.to_vec(),
         parent_span_id: span.parent.map(|id| id.to_vec()).unwrap_or_default(),
         name: span.name,
-        kind: SpanKind::Internal.into(),
+        kind: kind.into(),
         start_time_unix_nano: to_nanos(span.start),
         end_time_unix_nano: to_nanos(span.end),
-        attributes: span
-            .attributes
-            .into_iter()
-            .map(|(name, value)| attribute(name, value))
-            .collect(),
+        attributes: texts.chain(status).collect(),
         links: link.into_iter().collect(),
         status: Some(otlp::Status { code: code.into(), ..Default::default() }),
         ..Default::default()
     }
 }
 
-fn attribute(name: &str, value: String) -> KeyValue {
-    let value = AnyValue { value: Some(Value::StringValue(value)) };
+fn text_attribute(name: &str, value: String) -> KeyValue {
+    attribute(name, Value::StringValue(value))
+}
+
+fn attribute(name: &str, value: Value) -> KeyValue {
+    let value = AnyValue { value: Some(value) };
     KeyValue { key: name.to_owned(), value: Some(value), ..Default::default() }
 }
 
@@ -231,7 +247,55 @@ fn to_nanos(time: DateTime<Utc>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use chrono::TimeDelta;
+    use evenkeel_kit::spans::SpanContext;
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
+
     use super::*;
+
+    #[test]
+    fn a_request_has_its_times_its_parent_and_the_number_of_its_status() {
+        let start = DateTime::UNIX_EPOCH + TimeDelta::nanoseconds(1_700_000_000_123_456_789);
+        let context = SpanContext { trace_id: [1; 16], span_id: [2; 8] };
+        let wire = to_wire_span(Span {
+            context,
+            parent: Some([3; 8]),
+            name: "GET /".to_owned(),
+            start,
+            end: start + TimeDelta::nanoseconds(5),
+            attributes: vec![("a", "b".to_owned())],
+            link: None,
+            is_error: true,
+            http_status: Some(503),
+        });
+        assert_eq!(
+            (wire.trace_id.as_slice(), wire.span_id.as_slice()),
+            (&[1; 16][..], &[2; 8][..])
+        );
+        assert_eq!(wire.parent_span_id, [3; 8]);
+        assert_eq!(wire.start_time_unix_nano, 1_700_000_000_123_456_789);
+        assert_eq!(wire.end_time_unix_nano, 1_700_000_000_123_456_794);
+        assert_eq!(wire.kind, i32::from(SpanKind::Server));
+        assert_eq!(wire.status.unwrap().code, i32::from(StatusCode::Error));
+        let status = attribute("http.response.status_code", Value::IntValue(503));
+        assert_eq!(wire.attributes, [text_attribute("a", "b".to_owned()), status]);
+    }
+
+    #[test]
+    fn spans_that_a_collector_rejects_are_counted() {
+        let partial = |rejected_spans| ExportTraceServiceResponse {
+            partial_success: Some(ExportTracePartialSuccess {
+                rejected_spans,
+                error_message: "too old".to_owned(),
+            }),
+        };
+        assert_eq!(read_rejection(ExportTraceServiceResponse::default(), 5).0, 0);
+        for (rejected, expected) in [(0, 0), (2, 2), (9, 5), (-1, 0)] {
+            let (failed, reason) = read_rejection(partial(rejected), 5);
+            assert_eq!(failed, expected);
+            assert!(reason.ends_with("too old"), "{reason}");
+        }
+    }
 
     #[test]
     fn headers_are_parsed_and_hidden() {

@@ -8,7 +8,7 @@ use evenkeel_kit::spans::{self, Span, SpanContext};
 use evenkeel_kit::{Clock, SystemClock};
 
 /// Header of W3C Trace Context, in requests and responses.
-pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The span of a request that is being served.
 #[derive(Debug)]
@@ -58,11 +58,8 @@ impl RequestTrace {
         if !self.is_sampled {
             return;
         }
-        let mut attributes = vec![
-            ("http.request.method", method.to_string()),
-            ("http.route", route.to_owned()),
-            ("http.response.status_code", response.status().as_str().to_owned()),
-        ];
+        let mut attributes =
+            vec![("http.request.method", method.to_string()), ("http.route", route.to_owned())];
         attributes.extend(project.map(|project| ("evenkeel.project", project.to_owned())));
         spans::send(Span {
             context: self.context,
@@ -73,6 +70,7 @@ impl RequestTrace {
             attributes,
             link: None,
             is_error: response.status().is_server_error(),
+            http_status: Some(response.status().as_u16()),
         });
     }
 }

@@ -18,6 +18,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tonic::transport::server::TcpIncoming;
@@ -106,10 +107,14 @@ impl Collector {
     }
 }
 
-/// The value of an attribute.
-fn attribute<'a>(span: &'a Span, name: &str) -> &'a str {
+fn find_attribute<'a>(span: &'a Span, name: &str) -> Option<&'a Value> {
     let found = span.attributes.iter().find(|attribute| attribute.key == name);
-    match found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref()) {
+    found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref())
+}
+
+/// The text of an attribute.
+fn attribute<'a>(span: &'a Span, name: &str) -> &'a str {
+    match find_attribute(span, name) {
         Some(Value::StringValue(text)) => text,
         other => panic!("{name} of {} is {other:?}", span.name),
     }
@@ -210,7 +215,9 @@ async fn assert_request_of_order(collector: &Collector, order: &Span) {
     assert_eq!(hex(&request.trace_id), CLIENT_TRACE);
     assert_eq!(hex(&request.parent_span_id), CLIENT_SPAN);
     assert_eq!(link(order), identity(&request));
-    assert_eq!(attribute(&request, "http.response.status_code"), "200");
+    let status = find_attribute(&request, "http.response.status_code");
+    assert_eq!(status, Some(&Value::IntValue(200)));
+    assert_eq!(request.kind, i32::from(SpanKind::Server));
 }
 
 #[tokio::test(flavor = "multi_thread")]

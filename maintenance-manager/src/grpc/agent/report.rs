@@ -37,7 +37,7 @@ pub async fn report(
     }
     let node_key = (node.tenant, node.host);
     manager.daily_limits.charge(node_key, LimitedAmount::Bytes, bytes as u64)?;
-    let span = CallSpan::begin((node.tenant, node.host), attempt, manager.now());
+    let span = CallSpan::begin(node_key, attempt, manager.now());
     let events = offload(OffloadShare::Nodes, bytes, || decode_events(events))
         .await
         .map_err(status::from_invalid)?;
