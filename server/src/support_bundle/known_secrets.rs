@@ -27,10 +27,13 @@ impl KnownSecrets {
         for url in urls.chain(proxies) {
             secrets.extend(url_secrets(url.reveal()));
         }
-        for (_, path) in secret_files(config, data_dir) {
+        for (setting, path) in secret_files(config, data_dir) {
             let content = fs::read(path).unwrap_or_default();
             let content = &content[..content.len().min(MAX_FILE_BYTES)];
             let text = String::from_utf8_lossy(content).into_owned();
+            if setting == "tracing.headers_file" {
+                secrets.extend(text.lines().flat_map(header_secrets));
+            }
             let lines = text.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
             secrets.extend(lines.map(str::to_owned));
         }
@@ -46,6 +49,13 @@ impl KnownSecrets {
             if text.contains(secret.as_str()) { text.replace(secret, "[secret]") } else { text }
         })
     }
+}
+
+/// The value of a header, and the value without its scheme, such as `Bearer`.
+fn header_secrets(line: &str) -> Vec<String> {
+    let value = line.split_once(':').map(|(_, value)| value.trim());
+    let token = value.and_then(|value| value.split_once(' ')).map(|(_, token)| token.trim());
+    value.into_iter().chain(token).map(str::to_owned).collect()
 }
 
 /// A URL with a password, and the password alone, as the URL contains it and decoded. Postgres also
@@ -85,6 +95,12 @@ fn decode_percent(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_token_of_a_header_is_a_secret() {
+        assert_eq!(header_secrets("Authorization: Bearer hush"), ["Bearer hush", "hush"]);
+        assert_eq!(header_secrets("x-key:hush"), ["hush"]);
+    }
 
     #[test]
     fn the_password_of_a_url_is_a_secret() {
