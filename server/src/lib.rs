@@ -30,7 +30,7 @@
 //! | `check` | checks the configuration and the files that it names |
 //! | `support_bundle` | writes an archive for a report of an error, without secrets |
 //! | `clock_watch` | compares the clocks of the process and of the database |
-//! | `traces` | sends spans to a collector of OpenTelemetry |
+//! | `traces` | sends spans to an OpenTelemetry collector |
 //! | `tools` | `migrate`, `openapi`, `ca`, `token`, `accept-keys`, `hash-password` |
 
 mod admin;

@@ -1,4 +1,4 @@
-//! Sends the spans of this process to a collector of OpenTelemetry. The queue is bounded, and nothing
+//! Sends the spans of this process to an OpenTelemetry collector. The queue is bounded, and nothing
 //! waits for the collector: spans that cannot be sent are dropped and counted.
 
 use std::fs;

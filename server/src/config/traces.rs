@@ -1,11 +1,11 @@
-//! Section `tracing`: traces for a collector of OpenTelemetry.
+//! Section `tracing`: traces for an OpenTelemetry collector.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tonic::transport::Uri;
 
-/// Traces of requests and updates, sent to a collector of OpenTelemetry.
+/// Traces of requests and updates, sent to an OpenTelemetry collector.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TracingConfig {

@@ -1,4 +1,4 @@
-//! The spans that a server sends to a collector of OpenTelemetry. The collector is a gRPC server with
+//! The spans that a server sends to an OpenTelemetry collector. The collector is a gRPC server with
 //! the protocol's own types.
 
 use std::fs;
