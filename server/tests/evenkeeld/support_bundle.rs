@@ -26,6 +26,7 @@ fn settings_with_secrets(harness: &TestServer) -> String {
     let token = harness.write_file("token", "hush-registry-token\n");
     let key = harness.write_file("key.pem", "hush-key\n");
     let jwks = harness.write_file("jwks.json", "{\"keys\":[],\"note\":\"hush-jwks\"}");
+    let headers = harness.write_file("headers", "Authorization: Bearer hush-bearer\n");
     let proxy = "http://hush-proxy-user:hush-proxy@proxy.example:3128";
     let text = format!(
         "[rest]\ncors_origins = ['https://hush-origin.example']\n\
@@ -38,7 +39,8 @@ fn settings_with_secrets(harness: &TestServer) -> String {
          username = 'hush-registry-user'\npassword_file = {password:?}\nproxy = '{proxy}'\n\
          allow_hosts = ['hush-host.example']\nfiles_url = 'https://hush-files.example'\n\
          [os_resource_manager.registries.other]\naddress = 'https://hush-other.example'\n\
-         token_file = {token:?}\n"
+         token_file = {token:?}\n\
+         [tracing]\nheaders_file = {headers:?}\n"
     );
     harness.write_file("evenkeeld.toml", &text)
 }
@@ -47,7 +49,8 @@ fn settings_with_secrets(harness: &TestServer) -> String {
 fn the_archive_describes_a_running_server_and_has_no_secret() {
     let harness = TestServer::new();
     let server = harness.start_and_wait(&["all"]);
-    let log = harness.write_file("log", "the token is hush-registry-token\nsecond line\n");
+    let log =
+        harness.write_file("log", "the token is hush-registry-token\nsecond line\nhush-bearer\n");
     let config = settings_with_secrets(&harness);
     let archive = harness.path("bundle.tar.gz");
     let admin = server.address("admin").to_string();
@@ -87,6 +90,7 @@ fn the_archive_describes_a_running_server_and_has_no_secret() {
         "hush-registry-password",
         "hush-registry-token",
         "hush-key",
+        "hush-bearer",
         "hush-jwks",
         "hush-proxy",
         "hush-registry-user",
