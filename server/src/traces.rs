@@ -70,6 +70,7 @@ fn count(result: &'static str, spans: u64) {
 
 /// The connection to the collector.
 struct SpanExporter {
+    endpoint: Endpoint,
     client: TraceServiceClient<Channel>,
     headers: MetadataMap,
     /// Whether the last message failed. Only the first failure of several is logged.
@@ -100,7 +101,7 @@ impl SpanExporter {
             None => MetadataMap::new(),
         };
         let client = TraceServiceClient::new(endpoint.connect_lazy());
-        Ok(Some(Self { client, headers, has_failed: false }))
+        Ok(Some(Self { endpoint, client, headers, has_failed: false }))
     }
 
     /// Sends spans until the process stops and the queue is empty, or the time for that has passed.
@@ -137,10 +138,15 @@ impl SpanExporter {
         let size = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let mut request = Request::new(to_request(batch));
         *request.metadata_mut() = self.headers.clone();
-        let (failed, error) = match timeout(SEND_TIMEOUT, self.client.export(request)).await {
+        let outcome = timeout(SEND_TIMEOUT, self.client.export(request)).await;
+        let (failed, error) = match outcome {
             Ok(Ok(response)) => read_rejection(response.into_inner(), size),
             Ok(Err(status)) => (size, chain(&status).to_string()),
-            Err(_) => (size, "the collector does not answer".to_owned()),
+            Err(_) => {
+                // If the machine of the collector is gone, the old connection would hang for minutes.
+                self.client = TraceServiceClient::new(self.endpoint.connect_lazy());
+                (size, "the collector does not answer".to_owned())
+            }
         };
         count("sent", size - failed);
         count("failed", failed);
