@@ -38,7 +38,7 @@ pub struct CountingServer {
 impl CountingServer {
     /// A server whose second manager follows the change log.
     pub async fn new() -> Self {
-        let counted = Self::without_log_follower().await;
+        let counted = Box::pin(Self::without_log_follower()).await;
         counted.server.follow(&counted.manager).await;
         counted
     }

@@ -120,8 +120,10 @@ fn attribute<'a>(span: &'a Span, name: &str) -> &'a str {
     }
 }
 
+/// The hexadecimal digits of an ID of 8 or 16 bytes.
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let number = bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    format!("{number:0width$x}", width = 2 * bytes.len())
 }
 
 /// The only link of a span: the trace and the span that caused it.
