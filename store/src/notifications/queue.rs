@@ -280,7 +280,7 @@ pub async fn queue_certificate_expiry(
     let sql = "WITH marked AS (INSERT INTO notified_certificates (tenant_id, certificate, expires_at) \
                SELECT DISTINCT t.tenant_id, $4::text, $5::timestamptz FROM notification_targets t \
                JOIN projects p ON p.tenant_id = t.tenant_id AND p.removed_at IS NULL \
-               WHERE t.enabled AND $2 = ANY (t.events) ON CONFLICT DO NOTHING RETURNING tenant_id) \
+               WHERE t.enabled AND $2 = ANY (t.events) ORDER BY t.tenant_id ON CONFLICT DO NOTHING RETURNING tenant_id) \
                INSERT INTO notification_deliveries (tenant_id, target_id, event, event_at, details, retry_until) \
                SELECT t.tenant_id, t.id, $2, $1, jsonb_build_object('certificate', $4::text, 'expiresAt', $6::text), $3 \
                FROM marked m JOIN notification_targets t ON t.tenant_id = m.tenant_id AND t.enabled \
