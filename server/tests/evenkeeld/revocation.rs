@@ -1,7 +1,5 @@
 //! Revoked tokens are refused by every server.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::test_server::{ServerProcess, TestServer, eventually};
@@ -154,14 +152,12 @@ async fn a_disabled_user_is_refused_by_all_servers() {
         wait_until_refused(&[&one, &other], token);
     }
 
-    // A login of the next second is not refused.
-    let enabled_at = Instant::now();
+    // A login of the next second works.
     let (answer, body) = put(&other, "/v1/users/alice/enable", &administrator, &json!({}));
     assert_eq!(answer, 200, "{body}");
     let log_in_again = || log_in(&one, "alice", "open-sesame!");
     eventually("a new login works", || status(&one, &log_in_again()) == 200);
     let access = log_in_again();
-    assert!(enabled_at.elapsed() < Duration::from_secs(8), "{:?}", enabled_at.elapsed());
     let passwords = json!({"oldPassword": "open-sesame!", "password": "another-sesame"});
     let (answer, body) = put(&one, "/v1/whoami/password", &access, &passwords);
     assert_eq!(answer, 200, "{body}");
