@@ -129,8 +129,8 @@ pub async fn describe(
 }
 
 /// Deletes a project with everything in it, unless it contains hosts and `force` is not set: no
-/// request finds it any more, nothing starts in it and no node joins it. [`remove_batch`] removes its rows.
-/// The change log stays.
+/// request finds it any more, nothing starts in it and no node joins it. [`remove_batch`] removes its
+/// rows. The change log stays.
 ///
 /// # Errors
 /// It does not exist, or it contains hosts.
