@@ -329,7 +329,7 @@ async fn a_project_in_ids_only_mode_is_its_name() {
 }
 
 #[tokio::test]
-async fn the_deletion_of_a_project_asks_with_the_number_of_hosts() {
+async fn the_deletion_of_a_project_is_confirmed_with_the_number_of_its_hosts() {
     let mut cli = TestCli::new().await;
     let summary = json!({"total": 3, "running": 3, "error": 0, "unallocated": 0});
     cli.fake_server

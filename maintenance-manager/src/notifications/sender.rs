@@ -32,8 +32,8 @@ pub(crate) enum DeliveryError {
     Redirect(StatusCode),
     #[error("the target answered with {0}")]
     Status(StatusCode),
-    /// The target says when to try again.
-    #[error("the target answered with {status}; it asks for no attempt within {} s", .delay.num_seconds())]
+    /// The answer has the header `Retry-After`.
+    #[error("the target answered with {status}; it permits the next attempt after {} s", .delay.num_seconds())]
     RetryAfter { status: StatusCode, delay: TimeDelta },
     #[error("the target did not answer in time")]
     Timeout,
@@ -42,7 +42,7 @@ pub(crate) enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// The shortest delay before the next attempt that the target asks for.
+    /// The shortest delay before the next attempt that the target permits.
     pub(crate) fn min_retry_delay(&self) -> TimeDelta {
         match self {
             Self::RetryAfter { delay, .. } => *delay,

@@ -241,7 +241,7 @@ impl NotificationDeliveries {
 }
 
 /// Why an attempt failed, for users, and the shortest delay before the next one that the target
-/// asks for.
+/// permits.
 #[derive(Debug)]
 struct FailedAttempt {
     reason: String,

@@ -179,7 +179,7 @@ async fn a_redirect_to_a_metadata_service_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_target_says_when_to_try_again_for_up_to_an_hour() {
+async fn retry_after_of_a_target_delays_its_next_attempt_up_to_an_hour() {
     let server = TestServer::new().await;
     // Less than the usual delay, more than it, and more than the limit.
     for (seconds, expected) in [(1, 4..=6), (600, 600..=600), (u32::MAX, 3_600..=3_600)] {

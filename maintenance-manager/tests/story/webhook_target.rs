@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub enum WebhookBehavior {
     /// Answers with this status.
     Status(u16),
-    /// Answers with 429 and asks for no attempt within this number of seconds.
+    /// Answers with 429, and with this number of seconds as `Retry-After`.
     RetryAfter(u32),
     /// Answers with a redirect to the metadata service of clouds.
     Redirect,
