@@ -219,7 +219,7 @@ fn enrol_node(containers: &Containers) {
     containers.run(&containers.folder(), slice::from_ref(create));
     let node = Node::new(containers.lab(), "node")
         .with_file(&Binaries::get().agent, "/usr/bin/evenkeel-agent")
-        .with_file(&containers.folder().join("join-token"), "/join-token");
+        .with_file(&containers.folder().join("secrets/join-token"), "/join-token");
     let enrolled = node.sh(&format!("{} --uuid {}", containers.adapt(enrol), Uuid::new_v4()));
     assert!(enrolled.contains("enrolled as host-"), "{enrolled}");
     assert_eq!(start, "systemctl start evenkeel-agent");
