@@ -51,7 +51,7 @@ pub async fn set_own_password(call: Call, Json(body): Json<OwnPasswordInput>) ->
     check_not_revoked(&tx, &caller).await?;
     users::lock_changes(&tx).await?;
     let current = find_login(&tx, name).await?;
-    // An administrator may have set another password, because somebody else knows the old one.
+    // An administrator may have set another password, because another person knows the old one.
     if current.password_hash.reveal() != checked.password_hash.reveal() {
         return Err(Problem::precondition("the password was changed meanwhile; log in again"));
     }

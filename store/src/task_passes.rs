@@ -8,7 +8,7 @@ use crate::tx::{FleetTx, execute, query_one};
 /// A task of which one replica does a pass at an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedTask {
-    /// The search for runs that nobody reports any more.
+    /// The search for runs that no agent reports any more.
     UnattendedRuns,
 }
 

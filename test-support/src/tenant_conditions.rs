@@ -1,11 +1,11 @@
 //! Whether each statement limits each table of projects to a project by a condition on `tenant_id`.
 //!
 //! Row-level security limits every statement to the project of its transaction, whatever its text
-//! says. A database that is divided by project, such as Citus, finds the shard of a statement only
+//! is. A database that is divided by project, such as Citus, finds the shard of a statement only
 //! by such a condition.
 //!
 //! The check reads the text of a statement. It does not see what functions and triggers of the
-//! database do, and takes a condition for what it is, also beside an `OR`.
+//! database do, and it accepts a condition also next to an `OR`.
 
 mod references;
 mod tokens;

@@ -13,7 +13,7 @@ pub enum TargetAddress {
 }
 
 impl TargetAddress {
-    /// A stored address: a URL, or `mailto:` and e-mail addresses. Who sends a message checks it again.
+    /// A stored address: a URL, or `mailto:` and e-mail addresses. The sender of a message checks it again.
     #[must_use]
     pub fn from_stored(text: String) -> Self {
         match text.strip_prefix(MAILTO) {

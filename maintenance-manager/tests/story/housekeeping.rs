@@ -99,7 +99,7 @@ impl TestServer {
         server
     }
 
-    /// The runs that nobody reports, found in parts of this number of open runs.
+    /// The runs that no agent reports, found in parts of this number of open runs.
     async fn unattended_runs(&self, part: u32) -> Vec<RunId> {
         let tx = self.store.fleet().await.expect("the database");
         let (mut all, mut last) = (Vec::new(), None);
@@ -292,7 +292,7 @@ async fn the_search_for_timed_out_runs_costs_what_is_due() {
     let reaper = RunReaper::new(counting, server.shared_clock(), &Settings::default());
     assert_eq!(reaper.pass().await.expect("a pass"), 0);
     let (statements, transactions) = counts.totals();
-    // The open runs are searched in two parts for those that nobody reports.
+    // The open runs are searched in two parts for those that no agent reports.
     assert!(statements < 15 && transactions == 1, "{statements} {transactions}");
 
     let due = "UPDATE update_runs SET state_since = state_since - interval '30 days' \

@@ -384,7 +384,7 @@ impl TestServer {
         nodes::find(&tx, node.instance).await.expect("a state")
     }
 
-    /// Runs a pass of the reaper, in which the search for runs that nobody reports is due.
+    /// Runs a pass of the reaper, in which the search for runs that no agent reports is due.
     pub async fn reap_runs(&self) -> usize {
         self.execute_sql("DELETE FROM task_passes").await;
         let reaper = RunReaper::new(self.store.clone(), self.shared_clock(), &Settings::default());

@@ -69,7 +69,7 @@ const EMPTY_AT_FIRST: [&str; 13] = [
     "projects",
 ];
 
-/// Tables with a time that housekeeping does not clean: their rows stay until somebody deletes or
+/// Tables with a time that housekeeping does not clean: their rows stay until a call deletes or
 /// replaces them, or go with the row that they belong to.
 const NOT_CLEANED: &[&str] = &[
     "assignments",

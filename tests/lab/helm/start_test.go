@@ -168,7 +168,7 @@ func secretContentsWithURL(t *testing.T, url string) map[string]string {
 	return contents
 }
 
-// Several services run on this machine, and nobody else may reach them.
+// Several services run on this machine, and no other machine may reach them.
 func listenLocally(c *container, of pod) *container {
 	for _, port := range of.template.Spec.Containers[0].Ports {
 		c.environment = append(c.environment, "EVENKEELD_"+strings.ToUpper(port.Name)+"__LISTEN=127.0.0.1:0")

@@ -233,7 +233,7 @@ network_config_dir = "{path}/networks"
     [containers, storage]
 }
 
-/// Two ports that nobody uses now.
+/// Two ports that are free now.
 fn free_ports() -> [String; 2] {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("an address").port().to_string())

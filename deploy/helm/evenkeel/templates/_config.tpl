@@ -96,7 +96,7 @@ admin:
 auth:
   keys: /etc/evenkeel/keys
   ca: /etc/evenkeel/ca
-  # This token lies in the pod that starts first. NOTES.txt creates another one.
+  # This token is in the pod that starts first. NOTES.txt creates another one.
   first_token_ttl: 1m
 {{- if .Values.files.enabled }}
 files:
