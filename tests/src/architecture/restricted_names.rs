@@ -60,6 +60,7 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
         ],
     ),
     restricted("lettre", &["maintenance-manager/src/notifications/mail.rs"]),
+    restricted("opentelemetry_proto", &["server/src/traces.rs"]),
     restricted(
         "process::Command",
         &[
