@@ -1,5 +1,8 @@
 //! Logins with a password, and the renewal of expired tokens.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::{Value, json};
 
 use crate::{TestCli, render_failure};
@@ -73,6 +76,7 @@ async fn a_token_that_cannot_be_saved_is_used_for_its_command() {
     cli.contexts = cli.home.path().join("c".repeat(255));
     let expired = text.replace("token: good", "token: over");
     std::fs::write(&cli.contexts, &expired).expect("written");
+    std::fs::set_permissions(&cli.contexts, Permissions::from_mode(0o600)).expect("the mode");
 
     let (text, _) = cli.bare("evenkeel host list", "").await.expect("a list");
     assert!(text.starts_with("note: cannot save the new token: cannot use "), "{text}");

@@ -201,7 +201,11 @@ async fn no_example_is_an_invalid_argument() {
             }
         }
         let schema = operation.pointer("/requestBody/content/application~1json/schema");
-        let body = schema.map(|schema| schemas.example(schema));
+        let mut body = schema.map(|schema| schemas.example(schema));
+        if let Some(members) = body.as_mut().and_then(Value::as_object_mut) {
+            // It excludes `url`.
+            members.remove("emailAddresses");
+        }
         let what = format!("{method} {path}?{}", query.join("&"));
         let administrator = server.client_of(Caller::Administrator);
         let (status, answer) = administrator.request(&what, body.clone()).await;
