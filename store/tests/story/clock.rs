@@ -101,6 +101,7 @@ const NOT_CLEANED: &[&str] = &[
     "server_keys",
     "single_schedules",
     "sites",
+    "task_passes",
     "update_orders",
     "update_policies",
     "users",
