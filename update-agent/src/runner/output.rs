@@ -112,7 +112,9 @@ impl OutputFiles {
 
     /// Standard error; empty if the outputs are merged.
     pub fn read_stderr(&self) -> io::Result<String> {
-        self.err.as_ref().map_or(Ok(String::new()), read_all)
+        let Some(err) = &self.err else { return Ok(String::new()) };
+        check_lengths(&self.out, err)?;
+        read_all(err)
     }
 }
 
