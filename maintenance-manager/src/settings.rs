@@ -2,6 +2,7 @@
 
 mod smtp;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -101,6 +102,8 @@ pub enum InvalidSettings {
     Schedule(#[from] JobScheduleError),
     #[error(transparent)]
     Smtp(#[from] InvalidSmtpSettings),
+    #[error("maintenance_manager.notifications.attempt_timeout must be from 100 ms to 30 s")]
+    AttemptTimeout,
 }
 
 impl Settings {
@@ -110,6 +113,9 @@ impl Settings {
     /// Names the first invalid setting.
     pub fn check(&self) -> Result<(), InvalidSettings> {
         self.smtp.check()?;
+        if !ATTEMPT_TIMEOUTS.contains(&self.notifications.attempt_timeout) {
+            return Err(InvalidSettings::AttemptTimeout);
+        }
         self.parse_housekeeping_schedule().map(drop)
     }
 
@@ -182,17 +188,9 @@ impl Default for NotificationSettings {
     }
 }
 
-/// Least time-out of an attempt.
-const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// Greatest time-out of an attempt: less than the lease of a target.
-const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-
-impl NotificationSettings {
-    pub(crate) fn effective_attempt_timeout(&self) -> Duration {
-        self.attempt_timeout.clamp(MIN_ATTEMPT_TIMEOUT, MAX_ATTEMPT_TIMEOUT)
-    }
-}
+/// Time-outs that an attempt may have: less than the lease of a target.
+const ATTEMPT_TIMEOUTS: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(30);
 
 /// How long a run may stay in each open state before it times out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use evenkeel_auth::{CertificateAuthority, Keys};
 use evenkeel_kit::{Clock, SystemClock, chain};
+use evenkeel_maintenance_manager::SmtpSettings;
 use evenkeel_os_resource_manager::Sources;
 use evenkeel_store::{check_database_url, find_tls_file};
 use rustls::RootCertStore;
@@ -108,21 +109,30 @@ pub(crate) fn find_faults(config: &Config) -> Vec<String> {
     }
     let checked = config.maintenance_manager.check();
     faults.extend(checked.err().map(|error| chain(&error).to_string()));
-    let smtp = &config.maintenance_manager.smtp;
-    for (key, path) in [("password_file", &smtp.password_file), ("ca", &smtp.ca)] {
-        if let Some(path) = path
-            && let Err(error) = fs::read(path)
-        {
-            let file = path.display();
-            faults.push(format!("maintenance_manager.smtp.{key}: cannot read {file}: {error}"));
-        }
-    }
+    faults.extend(find_smtp_file_faults(&config.maintenance_manager.smtp));
     let manager = &config.os_resource_manager;
     faults.extend(manager.check().err().map(|error| chain(&error).to_string()));
     let problems = Sources::open(&manager.registries).problems();
     faults.extend(problems.iter().map(ToString::to_string));
     faults.extend(traces::find_fault(&config.tracing));
     faults
+}
+
+/// Faults of the files of the mail server.
+fn find_smtp_file_faults(smtp: &SmtpSettings) -> impl Iterator<Item = String> {
+    let password = smtp.password_file.as_deref().map_or(Ok(()), check_password);
+    let ca = smtp.ca.as_deref().map_or(Ok(()), check_certificates);
+    [("password_file", password), ("ca", ca)].into_iter().filter_map(|(key, checked)| {
+        checked.err().map(|error| format!("maintenance_manager.smtp.{key}: {error:#}"))
+    })
+}
+
+fn check_password(path: &Path) -> anyhow::Result<()> {
+    let path_text = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path_text}"))?;
+    let password = text.trim_end_matches(['\r', '\n']);
+    anyhow::ensure!(!password.is_empty(), "{path_text} contains no password");
+    Ok(())
 }
 
 fn find_database_faults(database: &DatabaseConfig, now: DateTime<Utc>) -> Vec<String> {

@@ -146,7 +146,7 @@ impl WebhookSender {
         // Fails if the program has installed a crypto provider already, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let rules = AddressRules { allow_private: settings.allow_private_targets };
-        let timeout = settings.effective_attempt_timeout();
+        let timeout = settings.attempt_timeout;
         let client = Client::builder()
             .user_agent(concat!("evenkeeld/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeout)

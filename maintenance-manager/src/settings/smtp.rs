@@ -71,16 +71,33 @@ impl SmtpSettings {
     pub fn check(&self) -> Result<(), InvalidSmtpSettings> {
         let bad = |key, why| Err(InvalidSmtpSettings { key, why });
         match (&self.user, &self.password_file) {
-            (Some(_), None) => return bad("password_file", "user is set without it"),
-            (None, Some(_)) => return bad("user", "password_file is set without it"),
+            (Some(_), None) => {
+                return bad("user", "set smtp.password_file as well: the user needs a password");
+            }
+            (None, Some(_)) => {
+                return bad("password_file", "set smtp.user as well: the password needs a user");
+            }
             _ => {}
         }
-        match &self.from {
-            Some(from) if !is_email_address(from) => {
+        match (&self.host, &self.from) {
+            (_, Some(from)) if !is_email_address(from) => {
                 return bad("from", "must be an address such as evenkeel@example.org");
             }
-            None if self.host.is_some() => return bad("from", "host is set without it"),
+            (Some(_), None) => {
+                return bad("host", "set smtp.from as well: an e-mail needs a sender");
+            }
+            (None, Some(_)) => {
+                return bad("from", "set smtp.host as well: without it the server sends no e-mail");
+            }
             _ => {}
+        }
+        if self.host.as_deref().is_some_and(|host| !is_host(host)) {
+            let why = "must be the name or the address of the mail server, without a scheme and \
+                       without a port";
+            return bad("host", why);
+        }
+        if self.port == 0 {
+            return bad("port", "must be from 1 to 65535");
         }
         let host = self.host.as_deref().unwrap_or("localhost");
         let is_loopback = host == "localhost"
@@ -93,9 +110,34 @@ impl SmtpSettings {
     }
 }
 
+/// Whether a text is an IP address or can be the name of a host.
+fn is_host(text: &str) -> bool {
+    let is_in_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_in_name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_without_a_scheme_and_without_a_port() {
+        for good in ["mail", "mail.example.org", "mail_1.example.org.", "192.0.2.1", "2001:db8::1"]
+        {
+            assert!(is_host(good), "{good}");
+        }
+        for bad in [
+            "",
+            " ",
+            "smtps://mail.example.org",
+            "mail.example.org:587",
+            "192.0.2.1:25",
+            "a/b",
+            "[::1]",
+        ] {
+            assert!(!is_host(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn each_fault_names_its_setting() {
@@ -112,9 +154,12 @@ mod tests {
             (good(), None),
             (SmtpSettings::default(), None),
             (SmtpSettings { user: user.clone(), password_file: file.clone(), ..good() }, None),
-            (SmtpSettings { user, ..good() }, Some("password_file")),
-            (SmtpSettings { password_file: file, ..good() }, Some("user")),
-            (SmtpSettings { from: None, ..good() }, Some("from")),
+            (SmtpSettings { user, ..good() }, Some("user")),
+            (SmtpSettings { password_file: file, ..good() }, Some("password_file")),
+            (SmtpSettings { from: None, ..good() }, Some("host")),
+            (SmtpSettings { host: None, ..good() }, Some("from")),
+            (SmtpSettings { host: Some(String::new()), ..good() }, Some("host")),
+            (SmtpSettings { port: 0, ..good() }, Some("port")),
             (SmtpSettings { from: Some("a@b.c\r\nBcc: d".to_owned()), ..good() }, Some("from")),
             (host("mail.example.org"), Some("tls")),
             (host("10.0.0.1"), Some("tls")),

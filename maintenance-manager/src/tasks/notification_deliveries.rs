@@ -164,7 +164,7 @@ impl NotificationDeliveries {
                  installed?)"
             );
         });
-        let mail = MailSender::new(&self.smtp, self.settings.effective_attempt_timeout());
+        let mail = MailSender::new(&self.smtp, self.settings.attempt_timeout);
         if let Err(error @ MailError::Setting(_)) = &mail {
             tracing::error!(%error, "notifications are not sent by e-mail");
         }

@@ -36,7 +36,12 @@ impl TracingConfig {
             return Err(format!("tracing.sample_percentage ({percentage}) must be from 1 to 100"));
         }
         let Some(endpoint) = &self.otlp_endpoint else {
-            return Ok(());
+            return match self.headers_file {
+                Some(_) => Err("tracing.headers_file: set tracing.otlp_endpoint as well: the \
+                                headers are for the collector"
+                    .to_owned()),
+                None => Ok(()),
+            };
         };
         let form = "tracing.otlp_endpoint must have the form https://collector.example:4317";
         let uri: Uri = endpoint.parse().map_err(|_| form.to_owned())?;
@@ -81,6 +86,14 @@ mod tests {
         }
         assert_eq!(check("http://otel.example:4317", None), Ok(()));
         assert!(check("http://otel.example:4317", Some("headers")).is_err());
+    }
+
+    #[test]
+    fn headers_without_a_collector_are_refused() {
+        let config =
+            TracingConfig { headers_file: Some("headers".into()), ..TracingConfig::default() };
+        let error = config.check().unwrap_err();
+        assert!(error.contains("set tracing.otlp_endpoint as well"), "{error}");
     }
 
     #[test]

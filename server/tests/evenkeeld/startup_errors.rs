@@ -101,26 +101,29 @@ fn a_configuration_is_checked_without_side_effects() {
         "users.toml",
         "[[users]]\nname = 'alice'\npassword_hash = 'x'\nroles = ['default_im-r']\n",
     );
+    let ca = harness.write_file("smtp-ca.pem", "no certificate\n");
     let text = format!(
         "[database]\nurl = 'postgres://evenkeel:hush@db.example/evenkeel'\n\
          password_file = '/no/such/password'\n\
          [auth.login]\nusers = {users:?}\n[southbound]\nkey = '/no/such/key'\n\
          [[auth.issuers]]\nissuer = 'https://login.example'\njwks = '/no/such/jwks'\n\
          [maintenance_manager.smtp]\nhost = 'mail.example'\nfrom = 'evenkeel@example.org'\n\
-         password_file = '/no/such/smtp'\n\
+         password_file = '/no/such/smtp'\nca = {ca:?}\n\
          [os_resource_manager]\nparallel = 0\n\
          [os_resource_manager.registries.release]\naddress = 'https://r.example'\nkeys = ['/no/such.pub']\n"
     );
     let file = harness.write_file("evenkeeld.toml", &text);
     let stderr = harness.start(&["check", "--config", &file]).expect_failure();
+    let no_pem = format!("maintenance_manager.smtp.ca: {ca} contains no certificate in PEM");
     let faults = [
         "database.url: the database URL names another machine, and its sslmode permits",
         "database.password_file: cannot read /no/such/password",
         "auth.login.users: user \"alice\": \"default_im-r\" is not a role",
         "auth.issuers: https://login.example: ",
         "set both southbound.certificate and southbound.key",
-        "maintenance_manager.smtp.user: password_file is set without it",
+        "maintenance_manager.smtp.password_file: set smtp.user as well: ",
         "maintenance_manager.smtp.password_file: cannot read /no/such/smtp",
+        no_pem.as_str(),
         "os_resource_manager.parallel: ",
         "os_resource_manager.registries.release.keys: cannot read /no/such.pub",
     ];
@@ -137,6 +140,36 @@ fn a_configuration_is_checked_without_side_effects() {
     assert_eq!(stderr.lines().count(), faults.len() + warnings.len(), "{stderr}");
     assert!(!stderr.contains("hush"), "{stderr}");
     assert!(!harness.data_dir().exists());
+}
+
+#[test]
+fn settings_of_notifications_and_traces_without_effect_are_refused() {
+    let harness = TestServer::new();
+    let empty = harness.write_file("password", "\n");
+    let login = format!(
+        "[maintenance_manager.smtp]\nhost = 'mail.example'\nfrom = 'a@b.example'\n\
+         user = 'u'\npassword_file = {empty:?}\n"
+    );
+    for (text, expected) in [
+        (login.as_str(), "maintenance_manager.smtp.password_file: "),
+        (
+            "[maintenance_manager.smtp]\nhost = 'mail.example:25'\nfrom = 'a@b.example'\n",
+            "maintenance_manager.smtp.host: must be the name or the address",
+        ),
+        (
+            "[maintenance_manager.notifications]\nattempt_timeout = '31s'\n",
+            "maintenance_manager.notifications.attempt_timeout must be from 100 ms to 30 s",
+        ),
+        (
+            "[tracing]\nheaders_file = '/no/such/headers'\n",
+            "tracing.headers_file: set tracing.otlp_endpoint as well",
+        ),
+    ] {
+        let file = harness.write_file("evenkeeld.toml", text);
+        let stderr = harness.start(&["check", "--config", &file]).expect_failure();
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
+        assert_eq!(count_faults(&stderr), 1, "{stderr}");
+    }
 }
 
 #[test]

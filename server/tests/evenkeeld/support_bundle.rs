@@ -40,7 +40,7 @@ fn settings_with_secrets(harness: &TestServer) -> String {
          allow_hosts = ['hush-host.example']\nfiles_url = 'https://hush-files.example'\n\
          [os_resource_manager.registries.other]\naddress = 'https://hush-other.example'\n\
          token_file = {token:?}\n\
-         [tracing]\nheaders_file = {headers:?}\n"
+         [tracing]\notlp_endpoint = 'https://hush-collector.example'\nheaders_file = {headers:?}\n"
     );
     harness.write_file("evenkeeld.toml", &text)
 }
