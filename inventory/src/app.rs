@@ -85,6 +85,8 @@ pub struct Settings {
     pub os_defaults: OsDefaults,
     /// Whether the maintenance manager has a mail server, so that targets may have e-mail addresses.
     pub has_mail_server: bool,
+    /// Whether the maintenance manager delivers to webhooks whose URLs begin with `http://`.
+    pub allow_http_webhooks: bool,
 }
 
 impl Default for Settings {
@@ -102,6 +104,7 @@ impl Default for Settings {
             max_watchers: 500,
             os_defaults: OsDefaults::default(),
             has_mail_server: false,
+            allow_http_webhooks: false,
         }
     }
 }

@@ -16,6 +16,7 @@ use evenkeel_store::notifications::{self, ReplaySelection};
 use evenkeel_store::{StoreError, notification_targets};
 use uuid::Uuid;
 
+use crate::app::Settings;
 use crate::call::{Call, parse_resource_id};
 use crate::extract::{Json, Params, Path};
 use crate::listing::short_list::{PageParams, PageQuery};
@@ -50,8 +51,9 @@ pub async fn list_notification_targets(
 /// Only this response contains the secret of a webhook, with which the receiver verifies messages. The
 /// server checks the address of the URL when it delivers; request a test to see whether it is accepted.
 ///
-/// The server refuses a name that another target of the project has, more than 100 targets, and e-mail
-/// addresses if it has no mail server (`failed-precondition`).
+/// The server refuses a name that another target of the project has, more than 100 targets, e-mail
+/// addresses if it has no mail server, and a URL with `http://` if its settings do not allow it
+/// (`failed-precondition`).
 #[utoipa::path(
     post, path = "/v1/projects/{projectName}/notification-targets", tag = "notifications", params(InProject),
     request_body = NotificationTargetInput,
@@ -73,13 +75,7 @@ pub async fn create_notification_target(
         events: NotificationEvent::parse_list(&body.events)?,
     };
     let tx = call.write().await?;
-    let is_email = matches!(spec.address, TargetAddress::Email(_));
-    if is_email && !call.app.settings.has_mail_server {
-        return Err(Problem::precondition(
-            "the server has no mail server for e-mails; set maintenance_manager.smtp.host and \
-             maintenance_manager.smtp.from in evenkeeld.toml",
-        ));
-    }
+    check_deliverable(&spec.address, &call.app.settings)?;
     tx.lock_for_change().await?;
     let existing = notification_targets::all(&tx).await?;
     if existing.iter().any(|target| target.spec.name == spec.name) {
@@ -96,7 +92,27 @@ pub async fn create_notification_target(
     let secret = generate_secret()?;
     let target = notification_targets::create(&tx, &spec, &secret, tx.database_time()).await?;
     tx.commit().await?;
+    let is_email = matches!(spec.address, TargetAddress::Email(_));
     Ok(Json(if is_email { resource(&target) } else { with_secret(&target, &secret) }))
+}
+
+/// Refuses an address to which this server delivers nothing. Names the setting that allows it.
+fn check_deliverable(address: &TargetAddress, settings: &Settings) -> Result<(), Problem> {
+    match address {
+        TargetAddress::Email(_) if !settings.has_mail_server => Err(Problem::precondition(
+            "the server has no mail server for e-mails; set maintenance_manager.smtp.host and \
+             maintenance_manager.smtp.from in evenkeeld.toml",
+        )),
+        TargetAddress::Webhook(url)
+            if url.as_str().starts_with("http://") && !settings.allow_http_webhooks =>
+        {
+            Err(Problem::precondition(
+                "the URL begins with http://; use https://, or set \
+                 maintenance_manager.notifications.allow_http in evenkeeld.toml",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The one address that the body has.

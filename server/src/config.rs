@@ -316,6 +316,7 @@ impl Config {
             },
             os_defaults: self.os_defaults(),
             has_mail_server: manager.smtp.host.is_some(),
+            allow_http_webhooks: manager.notifications.allow_http,
         })
     }
 

@@ -70,6 +70,22 @@ async fn e_mail_addresses_need_a_mail_server_and_have_no_secret() {
 }
 
 #[tokio::test]
+async fn a_url_without_encryption_needs_a_setting() {
+    let (post, mut body) = ("POST notification-targets", notification_target("chat"));
+    body["url"] = json!("http://hooks.example/evenkeel");
+    let strict = TestServer::new().await;
+    let refused = json!({"code": "FailedPrecondition"});
+    let problem = strict.expect_problem(post, Some(body.clone()), 400, refused).await;
+    let setting = "maintenance_manager.notifications.allow_http";
+    assert!(problem.to_string().contains(setting), "{problem}");
+
+    let settings = Settings { allow_http_webhooks: true, ..Settings::default() };
+    let server = TestServer::with_settings(settings).await;
+    let created = server.post("notification-targets", body).await;
+    assert_eq!(created["url"], "http://hooks.example/evenkeel");
+}
+
+#[tokio::test]
 async fn a_target_is_disabled_enabled_and_deleted() {
     let server = TestServer::new().await;
     let (path, _) = create(&server, "chat").await;
