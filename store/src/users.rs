@@ -3,8 +3,10 @@
 use evenkeel_domain::Time;
 use evenkeel_kit::Secret;
 use sea_orm::QueryResult;
+use serde_json::json;
 use uuid::Uuid;
 
+use crate::changes::{self, EventKind};
 use crate::error::StoreError;
 use crate::rows::readable;
 use crate::tx::{FleetTx, execute, query_all, query_one};
@@ -138,7 +140,7 @@ pub async fn has_other_with_role(tx: &FleetTx, name: &str, role: &str) -> Result
     }
 }
 
-/// Replaces the hash of the password. Logins with the old password end.
+/// Replaces the hash of the password, and records that. Logins with the old password end.
 ///
 /// # Errors
 /// The user does not exist.
@@ -149,7 +151,10 @@ pub async fn set_password(
     now: Time,
 ) -> Result<StoredUser, StoreError> {
     let values = [name.into(), password_hash.reveal().into(), now.into()];
-    update(tx, "password_hash = $2, updated_at = $3", values).await
+    let user = update(tx, "password_hash = $2, updated_at = $3", values).await?;
+    let details = json!({"name": name});
+    changes::record_fleet_event(tx, EventKind::PasswordChange, details).await?;
+    Ok(user)
 }
 
 /// Replaces the roles.

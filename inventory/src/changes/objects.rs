@@ -55,12 +55,13 @@ const KINDS_OF_PROJECTS: &[&str] = &["project", "project_settings", "os_settings
 static KINDS_BY_SCOPE: [&str; 3] = ["assignment", "pause", "slot"];
 
 /// Kinds whose objects have no ID of 32 bits, with the column of the row that names the object.
-static KINDS_BY_ROW: [(&str, &str); 5] = [
+static KINDS_BY_ROW: [(&str, &str); 6] = [
     ("operator_token", "id"),
     ("user", "name"),
     ("login", "name"),
     ("login_failure", "name"),
     ("subject_revocation", "subject"),
+    ("password_change", "name"),
 ];
 
 /// All kinds of changes.

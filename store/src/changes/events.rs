@@ -18,12 +18,19 @@ pub enum EventKind {
     LoginFailure,
     /// All tokens of a subject were revoked.
     SubjectRevocation,
+    /// The password of a user was changed. The row of the user does not show it: it has no hash.
+    PasswordChange,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [Self; 4] =
-        [Self::Refusal, Self::Login, Self::LoginFailure, Self::SubjectRevocation];
+    pub const ALL: [Self; 5] = [
+        Self::Refusal,
+        Self::Login,
+        Self::LoginFailure,
+        Self::SubjectRevocation,
+        Self::PasswordChange,
+    ];
 
     /// The name in the log.
     #[must_use]
@@ -33,6 +40,7 @@ impl EventKind {
             Self::Login => "login",
             Self::LoginFailure => "login_failure",
             Self::SubjectRevocation => "subject_revocation",
+            Self::PasswordChange => "password_change",
         }
     }
 }

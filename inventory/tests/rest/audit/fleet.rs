@@ -115,6 +115,25 @@ async fn a_revocation_of_all_tokens_of_a_subject_is_recorded() {
 }
 
 #[tokio::test]
+async fn a_changed_password_is_recorded_and_changed_roles_are_not_a_changed_password() {
+    let server = TestServer::new().await;
+    let root = server.client_of(Caller::Administrator);
+    let alice = json!({"name": "alice", "password": "open sesame!", "roles": ["viewer@ours"]});
+    root.expect_ok("POST /v1/users", Some(alice)).await;
+    let roles = json!({"roles": ["operator@ours"]});
+    root.expect_ok("PUT /v1/users/alice/roles", Some(roles)).await;
+    let kind = format!("{LIST}?kind=password_change");
+    assert!(summaries(&root.expect_ok(&kind, None).await).is_empty());
+    let password = json!({"password": "another sesame!"});
+    root.expect_ok("PUT /v1/users/alice/password", Some(password)).await;
+    let list = root.expect_ok(&kind, None).await;
+    assert_eq!(summaries(&list), [["password_change", "record", "alice"]]);
+    let change = &list["changes"][0];
+    assert_eq!((&change["actor"], &change["objectId"]), (&json!("administrator"), &json!("alice")));
+    assert_eq!(change["after"], json!({"name": "alice"}), "no hash: {change}");
+}
+
+#[tokio::test]
 async fn only_an_administrator_of_all_projects_sees_changes_outside_of_projects() {
     let server = TestServer::new().await;
     let nil = "00000000-0000-0000-0000-000000000000";
