@@ -7,7 +7,7 @@ use evenkeel_api::project::{
 use evenkeel_api::status::StatusIndication;
 use evenkeel_domain::tenant::{Project, ProjectName};
 use evenkeel_domain::text;
-use evenkeel_store::{ConnectionShare, StoreError, projects};
+use evenkeel_store::{ConnectionShare, StoreError, operator_tokens, projects};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -121,7 +121,7 @@ pub struct DeleteParams {
 /// Delete a project with all its resources
 ///
 /// The project is gone at once and its name is free. The server removes its rows in the background.
-/// The change log of the project stays.
+/// The change log of the project stays. The tokens for automation of the project are revoked.
 ///
 /// The server refuses a project that has hosts, unless `force` is true (`failed-precondition`).
 #[utoipa::path(
@@ -134,10 +134,13 @@ pub async fn delete_project(
     params: Params,
 ) -> Answer<Empty> {
     let force = params.flag("force")?;
-    let (tx, _) = call.as_administrator().await?;
+    let (tx, administrator) = call.as_administrator().await?;
     let name = parse_project_name(&path.name)?;
     let project = projects::find_by_name(&tx, name.as_str()).await?;
-    projects::delete(&tx, project.id, force, tx.database_time()).await?;
+    let now = tx.database_time();
+    projects::delete(&tx, project.id, force, now).await?;
+    // The deletion has locked the project, so no other transaction issues a token for it meanwhile.
+    operator_tokens::revoke_of_project(&tx, project.id, &administrator, now).await?;
     tx.commit().await?;
     Ok(Json(Empty {}))
 }

@@ -231,6 +231,18 @@ pub async fn revoke_named(
     execute(tx.conn(), sql, values).await
 }
 
+/// Revokes the tokens for automation of a project, because it is deleted.
+pub async fn revoke_of_project(
+    tx: &FleetTx,
+    project: TenantId,
+    by: &str,
+    now: Time,
+) -> Result<u64, StoreError> {
+    let sql = "UPDATE operator_tokens SET revoked_at = $2, revoked_by = $3 \
+               WHERE project_id = $1 AND revoked_at IS NULL";
+    execute(tx.conn(), sql, [project.uuid().into(), now.into(), by.into()]).await
+}
+
 /// Whether a token is revoked now. Processes know this up to a second later, in which a revoked token
 /// could issue another one. The issuer is empty for our own tokens; only their ids are unique.
 pub async fn is_revoked(

@@ -52,8 +52,8 @@ fn parse_scope(params: &Params) -> Result<ChangeScope, Problem> {
 ///
 /// Returns the changes that belong to no project, newest first: of users, of tokens without a project,
 /// the creation and the deletion of projects, logins with a password (`login`, `login_failure`), and
-/// changed passwords (`password_change`). The parameters, the stream and its cursors are those of the changes of a project. With `projectUuid`,
-/// returns the changes of a project, also of a deleted one.
+/// changed passwords (`password_change`). The parameters, the stream and its cursors are those of the
+/// changes of a project. With `projectUuid`, returns the changes of a project, also of a deleted one.
 ///
 /// Role: `evenkeel-admin`.
 #[utoipa::path(

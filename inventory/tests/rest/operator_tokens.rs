@@ -187,6 +187,22 @@ async fn an_administrator_of_a_project_manages_its_tokens_for_automation() {
     manager.expect_ok(CREATE, Some(body)).await;
 }
 
+#[tokio::test]
+async fn a_deleted_project_revokes_its_tokens_and_no_others() {
+    let server = TestServer::new().await;
+    record(&server, 1, "alice", 1).await;
+    let body = json!({"name": "nightly report", "role": "viewer", "lifetimeSeconds": 600});
+    let created = server.client_of(Caller::Manager).expect_ok(CREATE, Some(body)).await;
+    let administrator = server.client_of(Caller::Administrator);
+    administrator.expect_ok("DELETE /v1/projects/ours?force=true", None).await;
+    for token in list(&server).await {
+        let by = if token["tokenId"] == created["tokenId"] { "administrator" } else { "" };
+        assert_eq!(token["revokedBy"], by, "{token}");
+        assert_eq!(token["revokedAt"].is_null(), by.is_empty(), "{token}");
+    }
+    assert_eq!(list(&server).await.len(), 2);
+}
+
 fn without_token(created: &Value) -> Value {
     let mut token = created.clone();
     token["token"] = Value::Null;
