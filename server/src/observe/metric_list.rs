@@ -343,7 +343,7 @@ const RUNS: &[MetricDescription] = &[
         "evenkeel_notification_deliveries_total",
         Counter,
         &[NOTIFICATION_RESULT],
-        "Attempts to deliver notifications to webhooks. Deliveries that newer ones replaced, and overdue ones, count as `dead` without an attempt.",
+        "Attempts to deliver notifications to webhooks and mail servers. Deliveries that newer ones replaced, and overdue ones, count as `dead` without an attempt.",
     ),
     metric(
         "evenkeel_housekeeping_removed_rows_total",
