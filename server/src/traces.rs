@@ -1,6 +1,7 @@
 //! Sends the spans of this process to an OpenTelemetry collector. The queue is bounded, and nothing
 //! waits for the collector: spans that cannot be sent are dropped and counted.
 
+use std::error::Error as _;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -22,9 +23,9 @@ use opentelemetry_proto::tonic::trace::v1::{self as otlp, ResourceSpans, ScopeSp
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::Request;
 use tonic::metadata::{Ascii, AsciiMetadataValue, MetadataKey, MetadataMap};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
 
 use crate::config::TracingConfig;
 
@@ -73,7 +74,8 @@ struct SpanExporter {
     endpoint: Endpoint,
     client: TraceServiceClient<Channel>,
     headers: MetadataMap,
-    /// Whether the last message failed. Only the first failure of several is logged.
+    /// Whether the last message failed. Only the first failure of several is logged, and the first
+    /// success after them.
     has_failed: bool,
 }
 
@@ -141,7 +143,7 @@ impl SpanExporter {
         let outcome = timeout(SEND_TIMEOUT, self.client.export(request)).await;
         let (failed, error) = match outcome {
             Ok(Ok(response)) => read_rejection(response.into_inner(), size),
-            Ok(Err(status)) => (size, chain(&status).to_string()),
+            Ok(Err(status)) => (size, describe(&status)),
             Err(_) => {
                 // If the machine of the collector is gone, the old connection would hang for minutes.
                 self.client = TraceServiceClient::new(self.endpoint.connect_lazy());
@@ -152,8 +154,20 @@ impl SpanExporter {
         count("failed", failed);
         if failed > 0 && !self.has_failed {
             tracing::warn!(failed, %error, "cannot send spans to tracing.otlp_endpoint");
+        } else if failed == 0 && self.has_failed {
+            tracing::info!("sending spans to tracing.otlp_endpoint works again");
         }
         self.has_failed = failed > 0;
+    }
+}
+
+/// Why a message failed. The text of a status itself has its cause as a dump of the program.
+fn describe(status: &Status) -> String {
+    match status.source() {
+        Some(cause) => chain(cause).to_string(),
+        None => {
+            format!("the collector answers with {:?}: {:?}", status.code(), status.message())
+        }
     }
 }
 
@@ -285,6 +299,15 @@ mod tests {
         assert_eq!(wire.status.unwrap().code, i32::from(StatusCode::Error));
         let status = attribute("http.response.status_code", Value::IntValue(503));
         assert_eq!(wire.attributes, [text_attribute("a", "b".to_owned()), status]);
+    }
+
+    #[test]
+    fn a_failure_is_described_by_its_causes() {
+        let refused = std::io::Error::other("connection refused");
+        let away = Status::from_error(Box::new(tonic::ConnectError(Box::new(refused))));
+        assert_eq!(describe(&away), "connection refused");
+        let answer = describe(&Status::unauthenticated("no token"));
+        assert_eq!(answer, "the collector answers with Unauthenticated: \"no token\"");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ struct Collector {
     spans: Arc<Mutex<Vec<Span>>>,
     /// Whether it never answers.
     hangs: bool,
+    /// Whether it refuses everything for now.
+    is_away: Arc<AtomicBool>,
     /// Value of the header `authorization` that it requires.
     authorization: Option<&'static str>,
 }
@@ -54,6 +57,9 @@ impl TraceService for Collector {
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         if self.hangs {
             std::future::pending::<()>().await;
+        }
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("restarting"));
         }
         let sent = request.metadata().get("authorization").and_then(|sent| sent.to_str().ok());
         if self.authorization.is_some() && sent != self.authorization {
@@ -242,6 +248,31 @@ async fn a_collector_that_hangs_delays_nothing_and_its_spans_are_counted() {
     let logs = replicas.logs();
     assert!(logs.contains("stopping without having sent all spans"), "{logs}");
     assert!(!logs.contains("panicked"), "{logs}");
+    replicas.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_away_and_returns_is_logged_once_each() {
+    let collector = Collector::default();
+    collector.is_away.store(true, Ordering::Relaxed);
+    let replicas = Replicas::start(1, &collector.serve().await).await;
+    let client = rest_client(&replicas);
+    let failure = "cannot send spans to tracing.otlp_endpoint";
+    let success = "sending spans to tracing.otlp_endpoint works again";
+    for text in [failure, success] {
+        let begun = Instant::now();
+        while !replicas.logs().contains(text) {
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "{text}\n{}", replicas.logs());
+            client.get("compute/hosts").await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+        collector.is_away.store(false, Ordering::Relaxed);
+    }
+    let logs = replicas.logs();
+    for text in [failure, success] {
+        assert_eq!(logs.matches(text).count(), 1, "{text}\n{logs}");
+    }
+    assert!(logs.contains("the collector answers with Unavailable"), "{logs}");
     replicas.stop().await;
 }
 
