@@ -129,12 +129,15 @@ impl Database {
                 );
                 Ok(())
             }
-            (SchemaCheck::Outdated, SchemaPolicy::Keep) => Ok(()),
-            (SchemaCheck::Outdated, SchemaPolicy::Migrate(limit)) => {
+            (SchemaCheck::Empty | SchemaCheck::Outdated, SchemaPolicy::Keep) => Ok(()),
+            (SchemaCheck::Empty | SchemaCheck::Outdated, SchemaPolicy::Migrate(limit)) => {
                 tracing::info!(timeout = ?limit, "migrating the database schema");
                 service_manager::notify_status("migrating the database schema");
                 let migrated = self.store.migrate_within(limit).await;
                 migrated.context("cannot migrate the database schema")
+            }
+            (SchemaCheck::Empty, SchemaPolicy::Refuse) => {
+                bail!("the database is empty: run `evenkeeld migrate` first")
             }
             (SchemaCheck::Outdated, SchemaPolicy::Refuse) => {
                 bail!(
@@ -203,7 +206,7 @@ async fn migrate_if_older(store: &Store, role: &str, limit: Duration) -> anyhow:
             return Err(why).context("the database is not usable with database.migration_url");
         }
         SchemaCheck::Current => {}
-        SchemaCheck::Outdated => {
+        SchemaCheck::Empty | SchemaCheck::Outdated => {
             tracing::info!(
                 timeout = ?limit,
                 "migrating the database schema with the role of database.migration_url"

@@ -89,6 +89,8 @@ pub enum IncompatibleDatabase {
 pub enum SchemaCheck {
     /// Up to date.
     Current,
+    /// No migration has run; [`Store::migrate`] creates the schema.
+    Empty,
     /// Migrations are missing; [`Store::migrate`] runs them.
     Outdated,
     /// A newer program has migrated it, and this one can still use it.
@@ -137,8 +139,10 @@ impl Store {
             let role = row.try_get_by_index(2)?;
             return Ok(IncompatibleDatabase::RoleBypassesRls { role }.into());
         }
-        if !row.try_get_by_index::<bool>(4)? {
-            return Ok(SchemaCheck::Outdated);
+        let applied =
+            if row.try_get_by_index::<bool>(4)? { applied_steps(&tx).await? } else { Vec::new() };
+        if applied.is_empty() {
+            return Ok(SchemaCheck::Empty);
         }
         let min_release = if row.try_get_by_index::<bool>(5)? {
             query_one(&tx, "SELECT min_release FROM schema_compatibility", []).await?
@@ -147,7 +151,7 @@ impl Store {
         };
         let min_release = min_release.map(|row| row.try_get_by_index::<String>(0)).transpose()?;
         let known_steps: Vec<&str> = evenkeel_migrations::step_names().collect();
-        Ok(compare_steps(&applied_steps(&tx).await?, &known_steps, min_release.as_deref()))
+        Ok(compare_steps(&applied, &known_steps, min_release.as_deref()))
     }
 
     /// Runs one statement, for tests and tools only.

@@ -61,6 +61,11 @@ async fn inspect_store(store: &Store, report: &mut OnlineReport) {
         Ok(SchemaCheck::Newer { step }) => report.facts.push(format!(
             "database schema: newer than this program, which can still use it (step {step})"
         )),
+        Ok(SchemaCheck::Empty) => report.faults.push(
+            "database schema: the database is empty: the first start of `evenkeeld all` creates \
+             the schema, or run `evenkeeld migrate`"
+                .to_owned(),
+        ),
         Ok(SchemaCheck::Outdated) => report
             .faults
             .push("database schema: older than this program: run `evenkeeld migrate`".to_owned()),

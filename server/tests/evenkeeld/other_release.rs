@@ -31,6 +31,8 @@ async fn a_dump_of_an_older_release_is_migrated_and_keeps_its_data() {
 
     let stderr = harness.start(&["inventory"]).expect_failure();
     assert!(stderr.contains("older than this program: run `evenkeeld migrate` first"), "{stderr}");
+    let stderr = harness.start(&["check", "--online"]).expect_failure();
+    assert!(stderr.contains("database schema: older than this program"), "{stderr}");
     let missing = harness.start(&["migrate", "--dry-run"]).expect_success();
     assert_eq!(missing.lines().next(), Some(step.name), "{missing}");
     let server = harness.start_and_wait(&["all"]);
