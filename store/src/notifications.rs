@@ -112,7 +112,9 @@ pub async fn replay(
     let retry_until = now + RETRY_PERIOD;
     let values = [tenant, id, retry_until.into(), one.into(), first.into(), last.into()];
     let replayed = execute(tx.conn(), sql, values).await?;
-    attempt_soon(tx, target).await?;
+    if replayed > 0 {
+        attempt_soon(tx, target).await?;
+    }
     Ok(replayed)
 }
 

@@ -191,6 +191,12 @@ async fn retry_after_of_a_target_delays_its_next_attempt_up_to_an_hour() {
         let delivery = pending.iter().find(|delivery| delivery.last_error.contains("429"));
         let delay = delivery.expect("a failure").next_attempt_at.expect("a retry") - server.now();
         assert!(expected.contains(&delay.num_seconds()), "{seconds}: {delay}");
+        let tx = server.tx().await;
+        let unended = ReplaySelection::One(queued[0].parse().expect("a UUID"));
+        let replayed = notifications::replay(&tx, id, unended, server.now()).await;
+        assert_eq!(replayed.expect("a number"), 0);
+        tx.commit().await.expect("committed");
+        assert_eq!((server.deliver().await, target.received().len()), (0, 1), "it still waits");
         target.set_behavior(ACCEPT);
         server.advance_minutes(61);
         assert_eq!(server.deliver().await, 1);
