@@ -65,6 +65,20 @@ impl<'a> Printer<'a> {
         Ok(matches!(answer.as_str(), "y" | "yes"))
     }
 
+    /// Asks whether to delete something. Without a terminal, it must be confirmed with `--yes`.
+    pub fn confirm_deletion(&mut self, concerned: &str) -> Result<(), Failure> {
+        if !self.is_interactive() {
+            return Err(Failure::usage_with(
+                format!("this deletes {concerned}"),
+                "add --yes to confirm",
+            ));
+        }
+        if self.confirm(&format!("delete {concerned}?"))? {
+            return Ok(());
+        }
+        Err(Failure::usage("nothing was done"))
+    }
+
     /// Shows the progress on a terminal, in place of the last one. An empty text clears it.
     pub fn show_progress(&mut self, text: &str) -> Result<(), Failure> {
         if self.environment.interactive {

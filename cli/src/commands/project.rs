@@ -66,7 +66,7 @@ impl ProjectCommand {
             Self::Settings(command) => command.run(client, printer).await,
             Self::Delete { name, force, yes } => {
                 if !yes {
-                    confirm_deletion(&name, client, printer).await?;
+                    confirm_deletion(&name, force, client, printer).await?;
                 }
                 let params: &[_] = if force { &[("force", "true")] } else { &[] };
                 let path = ["v1", "projects", name.as_str()];
@@ -78,38 +78,42 @@ impl ProjectCommand {
     }
 }
 
-/// Asks whether to delete a project, with the number of its hosts.
+/// Asks whether to delete a project, with the number of its hosts. Refuses at once what the server
+/// would refuse after the answer.
 async fn confirm_deletion(
     name: &str,
+    force: bool,
     client: &Client,
     printer: &mut Printer<'_>,
 ) -> Result<(), Failure> {
     let path = ["v1", "projects", name, "compute", "hosts", "summary"];
     let summary: HostSummary = client.get_global(&path).await?;
     let hosts = match summary.total {
-        0 => "no hosts".to_owned(),
         1 => "1 host".to_owned(),
         count => format!("{count} hosts"),
     };
-    let concerned = format!("the project {name} with {hosts} and everything else in it");
-    if !printer.is_interactive() {
+    if summary.total > 0 && !force {
         return Err(Failure::usage_with(
-            format!("this deletes {concerned}"),
-            "add --yes to confirm",
+            format!("the project {name} has {hosts}"),
+            force_hint(name),
         ));
     }
-    if printer.confirm(&format!("delete {concerned}?"))? {
-        return Ok(());
-    }
-    Err(Failure::usage("nothing was done"))
+    let concerned = match summary.total {
+        0 => format!("the project {name}, which has no hosts, and everything in it"),
+        _ => format!("the project {name} with {hosts} and everything else in it"),
+    };
+    printer.confirm_deletion(&concerned)
+}
+
+fn force_hint(name: &str) -> String {
+    format!("`evenkeel project delete {name} --force` deletes it with all its contents")
 }
 
 /// Adds a hint to the error of a project that is in use.
 fn explain_in_use(error: Failure, name: &str) -> Failure {
     match error {
         Failure::Refused { code, message, .. } if code == "FailedPrecondition" => {
-            let hint = "deletes it with all its contents";
-            Failure::usage_with(message, format!("`evenkeel project delete {name} --force` {hint}"))
+            Failure::usage_with(message, force_hint(name))
         }
         error => error,
     }

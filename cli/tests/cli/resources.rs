@@ -332,20 +332,31 @@ async fn a_project_in_ids_only_mode_is_its_name() {
 async fn the_deletion_of_a_project_is_confirmed_with_the_number_of_its_hosts() {
     let mut cli = TestCli::new().await;
     let summary = json!({"total": 3, "running": 3, "error": 0, "unallocated": 0});
+    let empty = json!({"total": 0, "running": 0, "error": 0, "unallocated": 0});
     cli.fake_server
         .answer("GET projects/lab/compute/hosts/summary", summary)
-        .answer("DELETE projects/lab", json!({}));
-    insta::assert_snapshot!(cli.fail("evenkeel project delete lab").await, @r"
+        .answer("GET projects/attic/compute/hosts/summary", empty)
+        .answer("DELETE projects/lab?force=true", json!({}))
+        .answer("DELETE projects/attic", json!({}));
+    insta::assert_snapshot!(cli.fail("evenkeel project delete lab --force").await, @r"
     this deletes the project lab with 3 hosts and everything else in it
     hint: add --yes to confirm
     ");
     cli.interactive = true;
-    let refused = cli.answer("evenkeel project delete lab", "\n").await;
+    let refused = cli.answer("evenkeel project delete lab --force", "\n").await;
     assert_eq!(refused.expect_err("the default is no").to_string(), "nothing was done");
+    insta::assert_snapshot!(cli.fail("evenkeel project delete lab").await, @r"
+    the project lab has 3 hosts
+    hint: `evenkeel project delete lab --force` deletes it with all its contents
+    ");
     assert!(!cli.fake_server.requests().contains("DELETE"), "{}", cli.fake_server.requests());
-    let (text, _) = cli.answer("evenkeel project delete lab", "y\n").await.expect("deleted");
+    let delete = "evenkeel project delete lab --force";
+    let (text, _) = cli.answer(delete, "y\n").await.expect("deleted");
     let question = "delete the project lab with 3 hosts and everything else in it? [y/N] ";
     assert_eq!(text, format!("{question}project lab deleted\n"));
+    let (text, _) = cli.answer("evenkeel project delete attic", "y\n").await.expect("deleted");
+    let question = "delete the project attic, which has no hosts, and everything in it? [y/N] ";
+    assert_eq!(text, format!("{question}project attic deleted\n"));
 }
 
 #[tokio::test]
