@@ -70,7 +70,22 @@ async fn run_with_server(
         // The result of the command counts, even if this note cannot be written.
         let _ = writeln!(system.notes, "note: cannot save the new token: {why}");
     }
-    ending
+    ending.map_err(|error| explain_token_of_variable(error, system))
+}
+
+/// Adds a hint to the error of a token that the server refuses, if it is that of the variable: a
+/// login would not replace it.
+fn explain_token_of_variable(error: Failure, system: &System<'_>) -> Failure {
+    match error {
+        Failure::Refused { status: 401, message, .. } if system.environment.token.is_some() => {
+            Failure::usage_with(
+                message,
+                "the token of the variable EVENKEEL_TOKEN was used, not that of `evenkeel login`: unset \
+                 the variable, or set it to a valid token",
+            )
+        }
+        error => error,
+    }
 }
 
 async fn dispatch(

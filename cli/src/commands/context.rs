@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+use super::login::VARIABLE_NOTE;
 use crate::contexts::{Context, Contexts, absolute_path};
 use crate::http::parse_server_address;
 use crate::options::GlobalOptions;
@@ -150,11 +151,13 @@ fn print_context(
     if let Some(login) = &context.login {
         page.field("user", format!("{} at {}", login.username, login.realm));
     }
-    Printer::new(system, globals.output, globals.ids_only).print_page(
-        &without_token(context),
-        &context.name,
-        &page,
-    )
+    let has_variable = system.environment.token.is_some();
+    let printer = &mut Printer::new(system, globals.output, globals.ids_only);
+    printer.print_page(&without_token(context), &context.name, &page)?;
+    if has_variable {
+        printer.print_note(VARIABLE_NOTE)?;
+    }
+    Ok(())
 }
 
 fn without_token(context: &Context) -> Context {

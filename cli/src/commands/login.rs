@@ -33,6 +33,10 @@ const MAX_NAME_BYTES: u64 = 1_024;
 /// Byte that Ctrl-C sends while a secret is typed.
 const CTRL_C: u8 = 3;
 
+/// Note that the saved token is not used.
+pub(super) const VARIABLE_NOTE: &str =
+    "commands use the token of the variable EVENKEEL_TOKEN, not the saved one, until you unset it";
+
 const EXAMPLES: &str = "Examples:
   evenkeel login                                  # the only login that the server accepts
   evenkeel login --web                            # in the browser, at the only identity provider of the server
@@ -122,6 +126,9 @@ impl LoginCommand {
         let mut contexts = Contexts::load(&path)?;
         contexts.upsert(context);
         contexts.save(&path)?;
+        if system.environment.token.is_some() {
+            writeln!(system.notes, "note: {VARIABLE_NOTE}")?;
+        }
         Ok(writeln!(system.out, "{text}")?)
     }
 

@@ -19,6 +19,11 @@ async fn a_rejected_token_suggests_a_login() {
     cli.token = Some(Secret::new("old"));
     insta::assert_snapshot!(cli.fail("evenkeel host list").await, @r"
     the token has expired
+    hint: the token of the variable EVENKEEL_TOKEN was used, not that of `evenkeel login`: unset the variable, or set it to a valid token
+    ");
+    cli.token = None;
+    insta::assert_snapshot!(cli.fail("evenkeel host list").await, @r"
+    the token has expired
     hint: log in with `evenkeel login` or `evenkeel login --token-file FILE`; on the server, `evenkeeld token operator` creates a token
     ");
 }

@@ -22,6 +22,20 @@ async fn a_login_is_saved_for_its_server() {
 }
 
 #[tokio::test]
+async fn a_variable_that_hides_the_saved_token_gives_a_note() {
+    let cli = TestCli::new().await;
+    cli.fake_server.answer("GET projects", json!([]));
+    let line = format!("evenkeel login --token good --server {}", cli.server);
+    let (text, _) = cli.bare(&line, "").await.expect("logged in");
+    let note = "note: commands use the token of the variable EVENKEEL_TOKEN, not the saved one";
+    assert!(text.starts_with(note), "{text}");
+    let (text, _) = cli.bare("evenkeel context show", "").await.expect("the context");
+    assert!(text.starts_with(note), "{text}");
+    let (text, _) = cli.bare("evenkeel context show -o json", "").await.expect("the context");
+    assert!(text.starts_with('{'), "{text}");
+}
+
+#[tokio::test]
 async fn a_token_is_sent_to_no_other_server() {
     let mut cli = TestCli::new().await;
     cli.token = None;
@@ -49,7 +63,8 @@ async fn a_token_that_the_server_rejects_is_not_saved() {
 
 #[tokio::test]
 async fn a_token_for_an_unreachable_server_is_saved_unverified() {
-    let cli = TestCli::new().await;
+    let mut cli = TestCli::new().await;
+    cli.token = None;
     let line = "evenkeel login --token good --server http://127.0.0.1:1 --retry-for 0s";
     let (text, _) = cli.bare(line, "").await.expect("kept");
     insta::assert_snapshot!(text, @r"
@@ -64,7 +79,8 @@ async fn a_token_for_an_unreachable_server_is_saved_unverified() {
 
 #[tokio::test]
 async fn contexts_are_added_used_and_removed() {
-    let cli = TestCli::new().await;
+    let mut cli = TestCli::new().await;
+    cli.token = None;
     let mut story = String::new();
     for line in [
         "evenkeel context add lab --server http://127.0.0.1:8080",
@@ -100,7 +116,8 @@ async fn shells_complete_the_nouns() {
 
 #[tokio::test]
 async fn a_login_reuses_the_context_of_its_server() {
-    let cli = TestCli::new().await;
+    let mut cli = TestCli::new().await;
+    cli.token = None;
     let server = "http://127.0.0.1:1";
     let login = format!("evenkeel login --token good --server {server} --retry-for 0s");
     let mut story = String::new();
