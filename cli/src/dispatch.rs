@@ -7,6 +7,8 @@ use crate::args::{Cli, Command};
 use crate::client::{Client, DEFAULT_PROJECT, DEFAULT_SERVER, Renewal, Target};
 use crate::commands::logout::log_out;
 use crate::commands::os::OsCommand;
+use crate::commands::token::TokenCommand;
+use crate::commands::user::UserCommand;
 use crate::commands::whoami::print_caller;
 use crate::contexts::Contexts;
 use crate::options::GlobalOptions;
@@ -95,6 +97,9 @@ async fn dispatch(
     system: &mut System<'_>,
 ) -> Result<Ending, Failure> {
     let now = system.clock.now();
+    if let Some(note) = globals.project.as_ref().and_then(|_| project_note(&command)) {
+        Printer::new(system, globals.output, globals.ids_only).print_note(note)?;
+    }
     let command = match command {
         // These read passwords.
         Command::User(command) => {
@@ -144,6 +149,23 @@ async fn dispatch(
         }
     }
     Ok(Ending::Done)
+}
+
+/// Note that a command does not use the project of the command line or of the environment. Both look
+/// the same here, so it is no error.
+fn project_note(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::User(UserCommand::List) => {
+            Some("this lists users of all projects; --project and EVENKEEL_PROJECT are not used")
+        }
+        Command::Token(TokenCommand::List) => {
+            Some("this lists tokens of all projects; --project and EVENKEEL_PROJECT are not used")
+        }
+        Command::Audit(audit) if audit.has_project_uuid() => {
+            Some("--project-uuid selects the project; --project and EVENKEEL_PROJECT are not used")
+        }
+        _ => None,
+    }
 }
 
 /// Server and credentials: the command line and the environment override the context.

@@ -55,7 +55,7 @@ pub struct Audit {
     fleet: bool,
     /// Show the changes of the project with this UUID, which may be deleted: `evenkeel audit --fleet
     /// --kind project` lists deleted projects. Only for administrators of all projects.
-    #[arg(long, value_name = "UUID", global = true)]
+    #[arg(long, value_name = "UUID", global = true, conflicts_with = "fleet")]
     project_uuid: Option<String>,
     /// Show the latest changes, the oldest of them first, and then each change as it happens.
     #[arg(long, short)]
@@ -188,6 +188,11 @@ impl AuditFilter {
 }
 
 impl Audit {
+    /// Whether a UUID selects the project.
+    pub fn has_project_uuid(&self) -> bool {
+        self.project_uuid.is_some()
+    }
+
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {
         let is_elsewhere = self.fleet || self.project_uuid.is_some();
         let project_uuid = self.project_uuid.clone();

@@ -113,6 +113,7 @@ async fn changes_of_a_deleted_project_are_read_by_its_uuid() {
         .answer(&format!("GET changes/1c-4?projectUuid={uuid}"), change);
     let list = cli.run(&format!("evenkeel audit --project-uuid {uuid} --project lab")).await;
     assert!(list.contains("create pause"), "{list}");
+    assert!(list.starts_with("note: --project-uuid selects the project; --project"), "{list}");
     let line = format!("evenkeel audit show 1c-4 --project-uuid {uuid} --project lab");
     assert!(cli.run(&line).await.contains("actor   root\n"));
     let failure = cli.fail(&format!("evenkeel audit --watch --project-uuid {uuid}")).await;

@@ -257,6 +257,8 @@ const INVALID_LINES: &[&str] = &[
     "evenkeel token revoke ID --force",
     "evenkeel token revoke ID --issuer https://login.example",
     "evenkeel login --realm http://127.0.0.1:1",
+    "evenkeel audit --fleet --project-uuid 11111111-2222-3333-4444-555555555555",
+    "evenkeel audit show 1a-2 --fleet --project-uuid 11111111-2222-3333-4444-555555555555",
     "evenkeel user roles alice",
     "evenkeel user roles alice --role viewer@lab --none",
 ];

@@ -56,6 +56,8 @@ async fn users_are_listed_disabled_enabled_and_deleted() {
     alice  operator@default, viewer@lab  enabled   0s
     alice  operator@default, viewer@lab  disabled  0s
     ");
+    let of_project = cli.run("evenkeel user list --project lab").await;
+    assert!(of_project.starts_with("note: this lists users of all projects; "), "{of_project}");
     let wide = cli.run("evenkeel user list -o wide").await;
     assert!(wide.contains("CREATED BY") && wide.contains("administrator"), "{wide}");
     assert_eq!(cli.run("evenkeel user disable alice").await, "user alice disabled\n");
