@@ -115,6 +115,11 @@ impl<'a> Printer<'a> {
         self.format == OutputFormat::Wide && !self.ids_only
     }
 
+    /// Width of the terminal that tables must fit, if there is one.
+    pub fn table_width(&self) -> Option<u16> {
+        self.environment.width.filter(|_| self.is_human_readable() && !self.is_wide())
+    }
+
     /// Whether to print only IDs.
     pub fn is_ids_only(&self) -> bool {
         self.ids_only
@@ -292,7 +297,7 @@ impl<'a> Printer<'a> {
         columns: &Columns<'_>,
         rows: impl IntoIterator<Item = Vec<Cell>>,
     ) -> Result<(), Failure> {
-        let width = self.environment.width.filter(|_| !self.is_wide());
+        let width = self.table_width();
         for line in format_table(columns, rows, width, self.environment.colour) {
             writeln!(self.out, "{line}")?;
         }

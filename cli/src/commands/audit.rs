@@ -69,7 +69,7 @@ pub struct Audit {
 enum AuditCommand {
     /// Show one change with the fields that differ.
     Show {
-        /// ID of the change, as the list shows it.
+        /// ID of the change, as the list shows it; on a narrow terminal with -o wide.
         id: String,
     },
 }
@@ -265,8 +265,8 @@ impl Resource for ChangeResource {
         key_titles: &["ID"],
         titles: &["TIME", "ACTOR", "WHAT", "OBJECT"],
         wide_titles: &["ADDRESS", "REASON", "REQUEST"],
-        // The age is shorter than the time.
-        optional_titles: &["TIME", "ACTOR", "AGE"],
+        // Who changed what, and when, matters more than the ID. The age is shorter than the time.
+        optional_titles: &["ID", "TIME", "AGE", "ACTOR"],
         ..ResourceKind::new("ID", "change", "changes")
     };
 

@@ -17,6 +17,12 @@ use crate::requests;
 use crate::resource::{Resource, ResourceKind};
 use crate::time::{PastTime, format_optional_time, format_time};
 
+/// Width of the ID and the other important columns of a list of deliveries.
+const WIDTH_OF_OTHER_COLUMNS: usize = 100;
+
+/// Length to which an error is shortened at most.
+const MIN_ERROR_CHARS: usize = 40;
+
 /// Test notification targets, and list and replay deliveries.
 #[derive(Debug, Subcommand)]
 pub enum NotificationCommand {
@@ -92,6 +98,9 @@ impl NotificationCommand {
                 if printer.is_human_readable() {
                     name_targets(&mut list.notifications, client).await?;
                 }
+                if let Some(width) = printer.table_width() {
+                    shorten_errors(&mut list.notifications, usize::from(width));
+                }
                 printer.print_list(&list.notifications)
             }
             Self::Replay(replay) => replay.run(client, printer).await,
@@ -132,6 +141,18 @@ async fn name_targets(
     Ok(())
 }
 
+/// Shortens errors, so that a long one does not take the place of all other columns. Wide tables and
+/// JSON have them whole.
+fn shorten_errors(notifications: &mut [NotificationResource], width: usize) {
+    let longest = width.saturating_sub(WIDTH_OF_OTHER_COLUMNS).max(MIN_ERROR_CHARS);
+    for notification in notifications {
+        let error = &mut notification.last_error;
+        if error.chars().count() > longest {
+            *error = error.chars().take(longest - 1).chain(['…']).collect();
+        }
+    }
+}
+
 /// Path of an action of a target, by its ID or name.
 async fn action_path(client: &Client, target: &str, action: &str) -> Result<String, Failure> {
     let id = requests::resolve_id::<NotificationTargetResource>(client, target).await?;
@@ -143,7 +164,7 @@ impl Resource for NotificationResource {
         key_titles: &["ID"],
         titles: &["TARGET", "EVENT", "STATE", "ATTEMPTS", "NEXT", "ERROR"],
         wide_titles: &["TIME"],
-        optional_titles: &["NEXT", "ATTEMPTS", "TARGET", "ERROR", "AGE"],
+        optional_titles: &["NEXT", "ATTEMPTS", "AGE", "ID", "ERROR", "TARGET"],
         ..ResourceKind::new("ID", "notification", "notifications")
     };
 

@@ -45,6 +45,22 @@ async fn changes_are_listed_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_narrow_list_shows_who_changed_what_and_when() {
+    let mut cli = TestCli::new().await;
+    cli.fake_server.answer("GET changes", page(&[change(2, "update", "x")], ""));
+    for (width, titles) in [
+        (90, "ID TIME ACTOR WHAT OBJECT AGE"),
+        (75, "TIME ACTOR WHAT OBJECT AGE"),
+        (60, "ACTOR WHAT OBJECT AGE"),
+    ] {
+        cli.width = Some(width);
+        let list = cli.run("evenkeel audit").await;
+        let header: Vec<_> = list.lines().next().expect("titles").split_whitespace().collect();
+        assert_eq!(header.join(" "), titles, "{width}: {list}");
+    }
+}
+
+#[tokio::test]
 async fn options_become_filters_of_the_server() {
     let cli = TestCli::new().await;
     let host = json!({

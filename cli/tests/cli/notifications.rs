@@ -112,3 +112,31 @@ async fn deliveries_are_listed_and_replayed() {
     ];
     assert_eq!(bodies, expected);
 }
+
+#[tokio::test]
+async fn a_long_error_is_shortened_on_a_terminal() {
+    let mut cli = TestCli::new().await;
+    let error = format!("cannot connect to the target: {}", "x".repeat(200));
+    let dead = json!({
+        "notificationId": DELIVERY, "targetId": ID, "event": "assignment-stopped",
+        "eventAt": "2026-03-01T12:00:00Z", "state": "dead", "attempts": 9,
+        "attemptedAt": "2026-03-01T12:00:00Z", "nextAttemptAt": null, "lastError": error,
+    });
+    let list =
+        json!({"notifications": [dead], "totalElements": 1, "hasNext": false, "nextPageToken": ""});
+    cli.fake_server.answer("GET notification-targets", targets()).answer("GET notifications", list);
+    for width in [100, 120, 170] {
+        cli.width = Some(width);
+        let printed = cli.run("evenkeel notification list").await;
+        for part in ["TARGET", "STATE", "ERROR", "cannot connect to the target: xxx", "x…"] {
+            assert!(printed.contains(part), "{width}: {printed}");
+        }
+        let fits = |line: &str| line.chars().count() <= usize::from(width);
+        assert!(printed.lines().all(fits), "{width}: {printed}");
+        assert_eq!(printed.contains(DELIVERY), width > 110, "{width}: {printed}");
+        for whole in ["-o wide", "-o json"] {
+            let printed = cli.run(&format!("evenkeel notification list {whole}")).await;
+            assert!(printed.contains(&error), "{printed}");
+        }
+    }
+}
