@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
+use evenkeel_api::operator_token::OperatorTokenInput;
 use evenkeel_api::timestamps::from_unix_seconds;
 
 /// A time option.
@@ -97,6 +98,16 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err(format!("`{text}` is longer than 100 years"));
     }
     Ok(span)
+}
+
+/// Reads the lifetime of a token.
+pub fn parse_token_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text)?;
+    let longest = u64::from(OperatorTokenInput::MAX_LIFETIME_SECONDS);
+    if (1..=longest).contains(&lifetime.as_secs()) {
+        return Ok(lifetime);
+    }
+    Err(format!("`{text}` is not from 1s to {}d", longest / 86_400))
 }
 
 /// Formats a time to the second.

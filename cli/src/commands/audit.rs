@@ -24,6 +24,9 @@ const PATH: &str = "changes";
 /// Path of the changes outside of projects.
 const FLEET_PATH: [&str; 2] = ["v1", "changes"];
 
+/// Option of the parameter that the server may name.
+const UUID_OPTION: [(&str, &str); 1] = [("projectUuid", "--project-uuid")];
+
 /// Largest page of the server.
 const MAX_PAGE_SIZE: u32 = 100;
 
@@ -119,7 +122,8 @@ impl ChangeSource<'_> {
         if let Some(uuid) = &self.project_uuid {
             let mut params = params.to_vec();
             params.push(("projectUuid", uuid.clone()));
-            self.client.get_global_with_params(&FLEET_PATH, &params).await
+            let page = self.client.get_global_with_params(&FLEET_PATH, &params).await;
+            page.map_err(|error: Failure| error.with_option(&UUID_OPTION))
         } else if self.is_fleet {
             self.client.get_global_with_params(&FLEET_PATH, params).await
         } else {
@@ -131,7 +135,8 @@ impl ChangeSource<'_> {
         let [version, name] = FLEET_PATH;
         if let Some(uuid) = &self.project_uuid {
             let params = [("projectUuid", uuid.clone())];
-            self.client.get_global_with_params(&[version, name, id], &params).await
+            let change = self.client.get_global_with_params(&[version, name, id], &params).await;
+            change.map_err(|error: Failure| error.with_option(&UUID_OPTION))
         } else if self.is_fleet {
             self.client.get_global(&[version, name, id]).await
         } else {

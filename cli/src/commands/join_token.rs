@@ -12,7 +12,7 @@ use crate::output::Printer;
 use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::requests;
 use crate::resource::{self, Resource, ResourceKind};
-use crate::time::{format_optional_time, format_time, parse_duration};
+use crate::time::{format_optional_time, format_time, parse_token_lifetime};
 
 /// Manage join tokens, which let machines enrol.
 #[derive(Debug, Subcommand)]
@@ -23,7 +23,7 @@ pub enum JoinTokenCommand {
         #[arg(default_value = "", hide_default_value = true)]
         name: String,
         /// Lifetime of the join token.
-        #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
+        #[arg(long, value_parser = parse_token_lifetime, default_value = "1h", value_name = "DURATION")]
         expires: Duration,
         /// Allow only one machine to enrol.
         #[arg(long)]
@@ -60,7 +60,7 @@ impl JoinTokenCommand {
                     may_replace_eim_agents: replace_eim_agents,
                 };
                 let created = client.post(Token::KIND.path, &body).await;
-                let options = [("lifetimeSeconds", "--expires in seconds"), ("name", "NAME")];
+                let options = [("lifetimeSeconds", "--expires"), ("name", "NAME")];
                 let created: Token =
                     created.map_err(|error: Failure| error.with_option(&options))?;
                 if printer.is_ids_only() {

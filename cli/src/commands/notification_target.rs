@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use evenkeel_api::notification::{NotificationTargetInput, NotificationTargetResource};
 use evenkeel_api::timestamps::Timestamps;
 use serde_json::json;
@@ -21,34 +21,27 @@ use crate::resource::{Resource, ResourceKind};
 pub enum NotificationTargetCommand {
     /// Create a notification target from options or from a file. The secret of a webhook is shown only
     /// once.
-    #[command(after_help = "Examples:\n  \
+    #[command(
+        group = ArgGroup::new("address").required(true).args(["url", "emails", "file"]),
+        after_help = "Examples:\n  \
         evenkeel notification-target create chat --url https://hooks.example/evenkeel --event run-failed\n  \
         evenkeel notification-target create pager --url https://pager.example/hook \\\n    \
         --event assignment-stopped,node-silent,sync-failed\n  \
-        evenkeel notification-target create ops --email ops@example.org --event run-failed")]
+        evenkeel notification-target create ops --email ops@example.org --event run-failed",
+    )]
     Create {
         /// Name of the target; unique in the project.
         #[arg(required_unless_present = "file")]
         name: Option<String>,
         /// File with a notification target as `get -o yaml` or `get -o json` prints it. The new target
         /// is enabled.
-        #[arg(
-            long,
-            short,
-            value_name = "FILE",
-            conflicts_with_all = ["name", "url", "emails", "events"]
-        )]
+        #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "events"])]
         file: Option<PathBuf>,
         /// URL of a webhook that receives the messages.
-        #[arg(long, value_name = "URL", required_unless_present_any = ["file", "emails"])]
+        #[arg(long, value_name = "URL")]
         url: Option<String>,
         /// E-mail address that receives the messages. Repeat the option or separate them by commas.
-        #[arg(
-            long = "email",
-            value_name = "ADDRESS",
-            value_delimiter = ',',
-            conflicts_with = "url"
-        )]
+        #[arg(long = "email", value_name = "ADDRESS", value_delimiter = ',')]
         emails: Vec<String>,
         /// Events that the target receives: run-failed, assignment-stopped, node-silent, sync-failed,
         /// security-update-pending or certificate-expiry. Repeat the option or separate them by commas.

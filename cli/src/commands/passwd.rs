@@ -14,10 +14,6 @@ use crate::options::GlobalOptions;
 use crate::output::Printer;
 use crate::{Failure, System, sanitize_text};
 
-/// Fields that the server may name, and what the user gave.
-const OPTIONS: [(&str, &str); 2] =
-    [("oldPassword", "the old password"), ("password", "the new password")];
-
 const EXAMPLES: &str = "Examples:
   evenkeel passwd                                             # on a terminal
   evenkeel passwd --old-password-file old --password-file new
@@ -64,12 +60,25 @@ impl PasswdCommand {
         let body =
             OwnPasswordInput { old_password: to_password(&old), password: to_password(&new) };
         let changed = client.put_global(&["v1", "whoami", "password"], &body).await;
-        let _: Empty = changed.map_err(|error: Failure| error.with_option(&OPTIONS))?;
+        let _: Empty = changed.map_err(explain_refusal)?;
         if let Err(error) = client.log_in_again(&new).await {
             let why = sanitize_text(&chain(&error).to_string());
             writeln!(system.notes, "note: log in again with the new password: {why}")?;
         }
         let printer = &mut Printer::new(system, globals.output, globals.ids_only);
         printer.print_result("password of", &name, "changed")
+    }
+}
+
+/// Names the password that the server refuses, in place of the field of the API.
+fn explain_refusal(error: Failure) -> Failure {
+    let Failure::Refused { field: Some(field), message, .. } = &error else {
+        return error;
+    };
+    let why = message.strip_prefix(&format!("{field}: ")).unwrap_or(message);
+    match field.as_str() {
+        "oldPassword" => Failure::usage(format!("the old password {why}; nothing was changed")),
+        "password" => Failure::usage(format!("the new password is refused: {why}")),
+        _ => error,
     }
 }

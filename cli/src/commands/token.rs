@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::output::Printer;
 use crate::page::{Cell, DetailPage, Tone, cells};
 use crate::resource::{Resource, ResourceKind};
-use crate::time::{format_optional_time, format_time, parse_duration};
+use crate::time::{format_optional_time, format_time, parse_token_lifetime};
 
 /// Create, list and revoke tokens for automation. Only for administrators.
 #[derive(Debug, Subcommand)]
@@ -29,7 +29,7 @@ pub enum TokenCommand {
         #[arg(long, default_value = "viewer")]
         role: String,
         /// Lifetime of the token, at most one year.
-        #[arg(long, value_parser = parse_duration, default_value = "90d", value_name = "DURATION")]
+        #[arg(long, value_parser = parse_token_lifetime, default_value = "90d", value_name = "DURATION")]
         expires: Duration,
     },
     /// List the tokens of the projects that you administrate. Administrators of all projects see also
@@ -55,7 +55,7 @@ pub enum TokenCommand {
 
 /// Options of the fields that the server may name.
 const CREATE_OPTIONS: [(&str, &str); 3] =
-    [("lifetimeSeconds", "--expires in seconds"), ("role", "--role"), ("name", "NAME")];
+    [("lifetimeSeconds", "--expires"), ("role", "--role"), ("name", "NAME")];
 
 impl TokenCommand {
     pub async fn run(self, client: &Client, printer: &mut Printer<'_>) -> Result<(), Failure> {

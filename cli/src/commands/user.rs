@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use chrono::{DateTime, Utc};
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
 
 use super::login::read_password;
@@ -42,14 +42,15 @@ pub enum UserCommand {
         password_file: Option<PathBuf>,
     },
     /// Replace the roles of a user that you may give. A user who loses a role must log in again.
+    #[command(group = ArgGroup::new("change").required(true).args(["roles", "none"]))]
     Roles {
         /// Name of the user.
         name: String,
         /// Role, as when the user is added. May be repeated.
-        #[arg(long = "role", value_name = "ROLE", required_unless_present = "none")]
+        #[arg(long = "role", value_name = "ROLE")]
         roles: Vec<String>,
         /// Take all of these roles away.
-        #[arg(long, conflicts_with = "roles")]
+        #[arg(long)]
         none: bool,
         /// Also change the last administrator of all projects.
         #[arg(long)]
@@ -88,6 +89,16 @@ fn force_params(force: bool) -> &'static [(&'static str, &'static str)] {
     if force { &[("force", "true")] } else { &[] }
 }
 
+/// Names the option in place of the parameter of the API, if a change would remove the last
+/// administrator.
+fn name_force(mut error: Failure) -> Failure {
+    if let Failure::Refused { message, .. } = &mut error {
+        *message = message
+            .replace("repeat the request with force=true", "repeat the command with --force");
+    }
+    error
+}
+
 impl UserCommand {
     pub async fn run(
         self,
@@ -123,13 +134,14 @@ impl UserCommand {
                 let (params, body) = (force_params(force), UserRolesInput { roles });
                 let user = client.put_global_with_params(&path, params, &body).await;
                 let user: UserResource =
-                    user.map_err(|error: Failure| error.with_option(&OPTIONS))?;
+                    user.map_err(|error: Failure| name_force(error).with_option(&OPTIONS))?;
                 printer.print_page(&user, &user.name, &details(&user))
             }
             Self::Disable { name, force } => {
                 let path = ["v1", "users", &name, "disable"];
                 let (params, body) = (force_params(force), serde_json::json!({}));
-                let _: UserResource = client.put_global_with_params(&path, params, &body).await?;
+                let user = client.put_global_with_params(&path, params, &body).await;
+                let _: UserResource = user.map_err(name_force)?;
                 printer.print_result("user", &name, "disabled")
             }
             Self::Enable { name } => {
@@ -138,7 +150,9 @@ impl UserCommand {
                 printer.print_result("user", &name, "enabled")
             }
             Self::Delete { name, force } => {
-                client.delete_global(&["v1", "users", &name], force_params(force)).await?;
+                let path = ["v1", "users", name.as_str()];
+                let done = client.delete_global(&path, force_params(force)).await;
+                done.map_err(name_force)?;
                 printer.print_result("user", &name, "deleted")
             }
         }

@@ -132,6 +132,12 @@ async fn changes_of_a_deleted_project_are_read_by_its_uuid() {
     assert!(list.starts_with("note: --project-uuid selects the project; --project"), "{list}");
     let line = format!("evenkeel audit show 1c-4 --project-uuid {uuid} --project lab");
     assert!(cli.run(&line).await.contains("actor   root\n"));
+    let bad = json!({
+        "code": "InvalidArgument", "message": "projectUuid: must be a UUID", "field": "projectUuid",
+    });
+    cli.fake_server.answer_with("GET changes?projectUuid=lab", 400, bad);
+    let failure = cli.fail("evenkeel audit --project-uuid lab").await;
+    assert!(failure.starts_with("--project-uuid: must be a UUID\n"), "{failure}");
     let failure = cli.fail(&format!("evenkeel audit --watch --project-uuid {uuid}")).await;
     assert!(failure.starts_with("--project-uuid lists changes"), "{failure}");
 }

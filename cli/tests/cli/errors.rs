@@ -259,6 +259,13 @@ const INVALID_LINES: &[&str] = &[
     "evenkeel login --realm http://127.0.0.1:1",
     "evenkeel audit --fleet --project-uuid 11111111-2222-3333-4444-555555555555",
     "evenkeel audit show 1a-2 --fleet --project-uuid 11111111-2222-3333-4444-555555555555",
+    "evenkeel token create ci --expires 366d",
+    "evenkeel token create ci --expires 0s",
+    "evenkeel join-token create --expires 366d",
+    "evenkeel notification-target create chat --event run-failed",
+    "evenkeel notification-target create chat --url u --email e --event run-failed",
+    "evenkeel notification-target create --file f --url u",
+    "evenkeel notification-target create --file f --event run-failed",
     "evenkeel user roles alice",
     "evenkeel user roles alice --role viewer@lab --none",
 ];
@@ -271,8 +278,29 @@ fn invalid_lines_are_rejected_before_any_request() {
 }
 
 #[test]
+fn usage_errors_name_the_alternatives() {
+    for (line, parts) in [
+        (
+            "notification-target create chat --event run-failed",
+            ["--url <URL>", "--email <ADDRESS>"],
+        ),
+        ("user roles alice", ["--role <ROLE>", "--none"]),
+        ("token create ci --expires 400d", ["--expires", "`400d` is not from 1s to 365d"]),
+    ] {
+        let args = ["evenkeel"].into_iter().chain(line.split(' '));
+        let error = Cli::try_parse_from(args).expect_err("an invalid line").to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{line}: {error}");
+    }
+}
+
+#[test]
 fn a_file_needs_no_further_option() {
-    for line in ["evenkeel os create -f os.yaml", "evenkeel policy create -f policy.yaml"] {
+    for line in [
+        "evenkeel os create -f os.yaml",
+        "evenkeel policy create -f policy.yaml",
+        "evenkeel notification-target create -f target.yaml",
+        "evenkeel user roles alice --role viewer@lab --role viewer@shop",
+    ] {
         assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
     }
 }

@@ -73,6 +73,23 @@ async fn users_are_listed_disabled_enabled_and_deleted() {
 }
 
 #[tokio::test]
+async fn the_last_administrator_is_changed_with_an_option() {
+    let mut cli = TestCli::new().await;
+    cli.interactive = true;
+    let message = "`root` is the last enabled user; add another one first, or repeat the request with force=true";
+    let last = json!({"code": "FailedPrecondition", "message": message});
+    cli.fake_server
+        .answer_with("DELETE users/root", 400, last.clone())
+        .answer_with("PUT users/root/roles", 400, last.clone())
+        .answer_with("PUT users/root/disable", 400, last);
+    for line in ["user disable root", "user roles root --none", "user delete root"] {
+        let failure = cli.answer(&format!("evenkeel {line}"), "y\n").await.expect_err("the last");
+        let expected = "`root` is the last enabled user; add another one first, or repeat the command with --force";
+        assert_eq!(failure.to_string(), expected, "{line}");
+    }
+}
+
+#[tokio::test]
 async fn the_caller_is_shown_with_its_roles() {
     let cli = TestCli::new().await;
     cli.fake_server.answer("GET whoami", json!({
