@@ -275,7 +275,7 @@ fn read_username(system: &mut System<'_>) -> Result<String, Failure> {
 }
 
 /// Reads the password from a file or from standard input.
-pub(super) fn read_password(
+fn read_password(
     username: &str,
     file: Option<PathBuf>,
     system: &mut System<'_>,
@@ -311,6 +311,24 @@ pub(super) fn read_secret(
         ));
     }
     Ok(Secret::new(text))
+}
+
+/// Reads a new password, on a terminal twice, because nobody sees what is typed.
+pub(super) fn read_new_password(
+    username: &str,
+    file: Option<PathBuf>,
+    system: &mut System<'_>,
+) -> Result<Secret, Failure> {
+    let must_repeat = file.is_none() && system.environment.interactive;
+    let new =
+        read_secret(&format!("new password for {username}"), ("--password-file", file), system)?;
+    if must_repeat {
+        let again = read_secret("new password again", ("--password-file", None), system)?;
+        if again.reveal() != new.reveal() {
+            return Err(Failure::usage("the new passwords differ; nothing was done"));
+        }
+    }
+    Ok(new)
 }
 
 /// Reads a line after a prompt on a terminal, which does not show it.

@@ -58,7 +58,13 @@ pub enum NotificationTargetCommand {
     /// Show a notification target, without its secret.
     Get(ResourceArg<NotificationTargetResource>),
     /// Delete a notification target with its deliveries.
-    Delete(ResourceArg<NotificationTargetResource>),
+    Delete {
+        #[command(flatten)]
+        target: ResourceArg<NotificationTargetResource>,
+        /// Do not ask for confirmation on a terminal.
+        #[arg(long, short)]
+        yes: bool,
+    },
     /// Enable a notification target. Pending deliveries continue.
     Enable(ResourceArg<NotificationTargetResource>),
     /// Disable a notification target. New events are not queued, and pending deliveries wait.
@@ -96,7 +102,14 @@ impl NotificationTargetCommand {
                 listing::fetch_and_print::<Target>(client, &limit.query(), printer).await
             }
             Self::Get(target) => target.print(client, printer).await,
-            Self::Delete(target) => target.delete(client, printer).await,
+            Self::Delete { target, yes } => {
+                if !yes && printer.is_interactive() {
+                    let name = target.text();
+                    let concerned = format!("the notification target {name} with its deliveries");
+                    printer.confirm_deletion(&concerned)?;
+                }
+                target.delete(client, printer).await
+            }
             Self::Enable(target) => {
                 let changed = call_action(client, target.text(), "enable").await?;
                 printer.print_result(Target::KIND.singular, &changed.resource_id, "enabled")

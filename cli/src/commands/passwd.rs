@@ -8,7 +8,7 @@ use evenkeel_api::user::{OwnPasswordInput, Password};
 use evenkeel_api::whoami::WhoamiResource;
 use evenkeel_kit::{Secret, chain};
 
-use super::login::read_secret;
+use super::login::{read_new_password, read_secret};
 use crate::client::Client;
 use crate::options::GlobalOptions;
 use crate::output::Printer;
@@ -46,16 +46,7 @@ impl PasswdCommand {
         let name = sanitize_text(&caller.subject);
         let old = ("--old-password-file", self.old_password_file);
         let old = read_secret(&format!("old password for {name}"), old, system)?;
-        let new = self.password_file;
-        let must_repeat = new.is_none() && system.environment.interactive;
-        let new =
-            read_secret(&format!("new password for {name}"), ("--password-file", new), system)?;
-        if must_repeat {
-            let again = read_secret("new password again", ("--password-file", None), system)?;
-            if again.reveal() != new.reveal() {
-                return Err(Failure::usage("the new passwords differ; nothing was done"));
-            }
-        }
+        let new = read_new_password(&name, self.password_file, system)?;
         let to_password = |secret: &Secret| Password::new(secret.reveal().to_owned());
         let body =
             OwnPasswordInput { old_password: to_password(&old), password: to_password(&new) };

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use clap::{ArgGroup, Subcommand};
 use evenkeel_api::user::{Password, UserInput, UserPasswordInput, UserResource, UserRolesInput};
 
-use super::login::read_password;
+use super::login::read_new_password;
 use crate::client::Client;
 use crate::options::GlobalOptions;
 use crate::output::Printer;
@@ -78,6 +78,9 @@ pub enum UserCommand {
         /// Also delete the last administrator of all projects.
         #[arg(long)]
         force: bool,
+        /// Do not ask for confirmation on a terminal.
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -108,7 +111,7 @@ impl UserCommand {
     ) -> Result<(), Failure> {
         let password = match &self {
             Self::Add { name, password_file, .. } | Self::Passwd { name, password_file } => {
-                let password = read_password(name, password_file.clone(), system)?;
+                let password = read_new_password(name, password_file.clone(), system)?;
                 Password::new(password.reveal().to_owned())
             }
             _ => Password::default(),
@@ -149,7 +152,10 @@ impl UserCommand {
                 let _: UserResource = client.put_global(&path, &serde_json::json!({})).await?;
                 printer.print_result("user", &name, "enabled")
             }
-            Self::Delete { name, force } => {
+            Self::Delete { name, force, yes } => {
+                if !yes && printer.is_interactive() {
+                    printer.confirm_deletion(&format!("the user {name}"))?;
+                }
                 let path = ["v1", "users", name.as_str()];
                 let done = client.delete_global(&path, force_params(force)).await;
                 done.map_err(name_force)?;

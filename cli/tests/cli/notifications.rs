@@ -81,6 +81,22 @@ async fn a_target_is_disabled_enabled_tested_and_deleted() {
 }
 
 #[tokio::test]
+async fn the_deletion_of_a_target_is_confirmed_on_a_terminal() {
+    let mut cli = TestCli::new().await;
+    cli.interactive = true;
+    cli.fake_server.answer(&format!("DELETE notification-targets/{ID}"), json!({}));
+    let delete = format!("evenkeel notification-target delete {ID}");
+    let refused = cli.answer(&delete, "\n").await.expect_err("the default is no");
+    assert_eq!(refused.to_string(), "nothing was done");
+    assert_eq!(cli.fake_server.requests(), "");
+    let deleted = format!("notification target {ID} deleted\n");
+    let (text, _) = cli.answer(&delete, "y\n").await.expect("deleted");
+    let question = format!("delete the notification target {ID} with its deliveries? [y/N] ");
+    assert_eq!(text, format!("{question}{deleted}"));
+    assert_eq!(cli.run(&format!("{delete} --yes")).await, deleted);
+}
+
+#[tokio::test]
 async fn deliveries_are_listed_and_replayed() {
     let cli = TestCli::new().await;
     let dead = json!({

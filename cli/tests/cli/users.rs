@@ -73,6 +73,24 @@ async fn users_are_listed_disabled_enabled_and_deleted() {
 }
 
 #[tokio::test]
+async fn on_a_terminal_a_password_is_typed_twice_and_a_deletion_confirmed() {
+    let mut cli = TestCli::new().await;
+    cli.interactive = true;
+    cli.fake_server.answer("POST users", alice(false)).answer("DELETE users/alice", json!({}));
+    let add = "evenkeel user add alice --role operator@default";
+    let failure = cli.answer(add, "open sesame!\nopen sesamy!\n").await.expect_err("they differ");
+    assert_eq!(failure.to_string(), "the new passwords differ; nothing was done");
+    let refused = cli.answer("evenkeel user delete alice", "\n").await;
+    assert_eq!(refused.expect_err("the default is no").to_string(), "nothing was done");
+    assert_eq!(cli.fake_server.requests(), "");
+    let (text, _) = cli.answer(add, "open sesame!\nopen sesame!\n").await.expect("added");
+    assert!(text.starts_with("new password for alice: \nnew password again: \n"), "{text}");
+    let (text, _) = cli.answer("evenkeel user delete alice", "y\n").await.expect("deleted");
+    assert_eq!(text, "delete the user alice? [y/N] user alice deleted\n");
+    assert_eq!(cli.run("evenkeel user delete alice --yes").await, "user alice deleted\n");
+}
+
+#[tokio::test]
 async fn the_last_administrator_is_changed_with_an_option() {
     let mut cli = TestCli::new().await;
     cli.interactive = true;
