@@ -1,5 +1,6 @@
 //! Configuration of the agent: the file and the variables `EVENKEEL_AGENT_…`.
 
+mod hook_timeout;
 mod image;
 mod password;
 mod settings_error;
@@ -86,8 +87,8 @@ pub struct GateConfig {
     /// change needs: bytes, or a number with `KiB`, `MiB` or `GiB`.
     #[serde(deserialize_with = "deserialize_bytes")]
     pub min_free: u64,
-    /// Time limit of each hook.
-    #[serde(with = "humantime_serde")]
+    /// Time limit of each hook, from 1 second to 24 hours.
+    #[serde(with = "hook_timeout")]
     pub hook_timeout: Duration,
     /// How long inhibitor locks of ordinary users (user IDs 1000 to 60513, and 65536 and above) may
     /// delay the start of a change, or a logind that does not answer. Locks of the system have no
@@ -139,8 +140,8 @@ pub struct PackagesConfig {
     pub lock_timeout: Duration,
     /// Time limit of each hook of apt around dpkg (`DPkg::Pre-Invoke`, `DPkg::Pre-Install-Pkgs`,
     /// `DPkg::Post-Invoke`). A hook that takes longer is killed. Before dpkg starts, this prevents the
-    /// change, as a failed hook does; after dpkg, it is a remark of the run.
-    #[serde(with = "humantime_serde")]
+    /// change, as a failed hook does; after dpkg, it is a remark of the run. From 1 second to 24 hours.
+    #[serde(with = "hook_timeout")]
     pub hook_timeout: Duration,
     /// Maximum download rate of packages and package lists in bytes per second, or a number with
     /// `KiB`, `MiB` or `GiB`; 0 for none. A lower limit of the policy takes precedence.
@@ -400,6 +401,9 @@ mod tests {
                 "image.boot_control: \"grub\" is unknown; the values are auto, ",
             ),
             ("call_timeout = \"soon\"", "expected a duration such as \"10s\""),
+            ("[gate]\nhook_timeout = \"0s\"", "gate.hook_timeout: must be from 1s to 24h"),
+            ("[packages]\nhook_timeout = \"9999999days\"", "packages.hook_timeout: must be from"),
+            ("[packages]\nhook_timeout = \"soon\"", "expected a duration such as \"10s\""),
             ("[gate]\nmin_battery_percent = \"all\"", "expected a whole number from 0 to 255"),
         ] {
             let error = load(text).unwrap_err().to_string();
