@@ -143,7 +143,8 @@ pub(crate) async fn accept_keys(config: &Config) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the hash of the password on the first line of standard input.
+/// Prints the hash of the password on the first line of standard input. The rule for passwords is that
+/// of the users of the database, without the name, which is not known here.
 pub(crate) fn print_password_hash() -> anyhow::Result<ExitCode> {
     let mut line = String::new();
     io::stdin()
@@ -151,7 +152,12 @@ pub(crate) fn print_password_hash() -> anyhow::Result<ExitCode> {
         .read_line(&mut line)
         .context("cannot read the password from standard input")?;
     line.truncate(line.trim_end_matches(['\r', '\n']).len());
-    print_line(&users::hash_password(&Secret::new(line))?)
+    let password = Secret::new(line);
+    // An empty password has an error of its own.
+    if !password.reveal().is_empty() {
+        users::check_new_password("", &password)?;
+    }
+    print_line(&users::hash_password(&password)?)
 }
 
 /// Returns a UUID unchanged; looks up a name in the database.

@@ -52,7 +52,7 @@ fn the_log_has_the_user_of_each_login_that_succeeds() {
     let login = |name: &str, password: &str| {
         server.post_form(path, &format!("grant_type=password&username={name}&password={password}"))
     };
-    let (status, answer) = login("alice", "open+sesame");
+    let (status, answer) = login("alice", "open+sesame!");
     assert_eq!(status, 200, "{answer}");
     let refresh = answer["refresh_token"].as_str().unwrap();
     let form = format!("grant_type=refresh_token&refresh_token={refresh}");

@@ -10,9 +10,9 @@ use crate::test_server::TestServer;
 
 const TOKEN: &str = "/realms/master/protocol/openid-connect/token";
 
-/// Writes a file of users with `alice`, whose password is `open sesame`; returns its path.
+/// Writes a file of users with `alice`, whose password is `open sesame!`; returns its path.
 pub fn users(harness: &TestServer) -> String {
-    let hash = harness.start_with_input(&["hash-password"], "open sesame\n");
+    let hash = harness.start_with_input(&["hash-password"], "open sesame!\n");
     let hash = hash.expect_success();
     assert!(hash.starts_with("$argon2id$v=19$"), "{hash}");
     let entry = format!(
@@ -35,7 +35,7 @@ fn a_user_logs_in_with_a_password_and_refreshes_without_it() {
         .with_env("EVENKEELD_AUTH__LOGIN__ACCESS_TOKEN_TTL", "5m");
     let server = harness.start_and_wait(&["all"]);
 
-    let (status, answer) = server.post_form(TOKEN, &login("open+sesame"));
+    let (status, answer) = server.post_form(TOKEN, &login("open+sesame!"));
     assert_eq!(status, 200, "{answer}");
     assert_eq!(answer["expires_in"], 300);
     let access = answer["access_token"].as_str().unwrap();
@@ -64,7 +64,7 @@ fn a_user_logs_in_with_a_password_and_refreshes_without_it() {
 #[test]
 fn login_is_off_by_default() {
     let server = TestServer::new().start_and_wait(&["all"]);
-    assert_eq!(server.post_form(TOKEN, &login("open+sesame")).0, 404);
+    assert_eq!(server.post_form(TOKEN, &login("open+sesame!")).0, 404);
     server.stop();
 }
 
@@ -79,6 +79,11 @@ fn an_unusable_file_of_users_is_named() {
     assert!(!stderr.contains("sesame"), "{stderr}");
     let stderr = harness.start_with_input(&["hash-password"], "\n").expect_failure();
     assert!(stderr.contains("the password is empty"), "{stderr}");
+    for (weak, why) in [("guess", "at least 12 bytes"), ("aaaaaaaaaaaa", "different characters")] {
+        let stderr = harness.start_with_input(&["hash-password"], &format!("{weak}\n"));
+        let stderr = stderr.expect_failure();
+        assert!(stderr.contains(why) && !stderr.contains(weak), "{stderr}");
+    }
 }
 
 #[test]
