@@ -34,10 +34,16 @@ pub enum Command {
     /// Revoke the saved token at the server, and remove it from the context.
     ///
     /// Ends the login as well. The token is also removed if the server is unreachable.
+    #[command(after_help = "Examples:\n  \
+        evenkeel logout\n  \
+        evenkeel logout --context lab")]
     Logout,
     /// Change your password.
     Passwd(PasswdCommand),
     /// Show who you are for the server: subject, issuer, roles and the end of the token.
+    #[command(after_help = "Examples:\n  \
+        evenkeel whoami\n  \
+        evenkeel whoami -o json")]
     Whoami,
     /// Manage projects.
     #[command(subcommand)]
@@ -106,7 +112,8 @@ pub enum Command {
     ///
     /// `evenkeel assignment resume` resumes an assignment that stopped after failures.
     Resume(Resume),
-    /// Manage notification targets: webhooks that receive the notifications of the project.
+    /// Manage notification targets: webhooks and e-mail addresses that receive the notifications of the
+    /// project.
     #[command(subcommand)]
     NotificationTarget(NotificationTargetCommand),
     /// Test notification targets, and list and replay deliveries.

@@ -71,6 +71,9 @@ pub struct Audit {
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
     /// Show one change with the fields that differ.
+    #[command(after_help = "Examples:\n  \
+        evenkeel audit show 2f1c-8a3\n  \
+        evenkeel audit show 2f1c-8a3 --fleet")]
     Show {
         /// ID of the change, as the list shows it; on a narrow terminal with -o wide.
         id: String,

@@ -27,11 +27,16 @@ const MIN_ERROR_CHARS: usize = 40;
 #[derive(Debug, Subcommand)]
 pub enum NotificationCommand {
     /// Send a test to a notification target. `evenkeel notification list` shows its result.
+    #[command(after_help = "Examples:\n  \
+        evenkeel notification test chat")]
     Test {
         /// ID or name of the notification target.
         target: String,
     },
     /// List the newest 1,000 deliveries, the latest first.
+    #[command(after_help = "Examples:\n  \
+        evenkeel notification list\n  \
+        evenkeel notification list --state dead -o wide")]
     List {
         /// Only deliveries in this state.
         #[arg(long, value_enum)]

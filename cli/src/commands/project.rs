@@ -23,6 +23,9 @@ pub enum ProjectCommand {
         name: String,
     },
     /// Create a project.
+    #[command(after_help = "Examples:\n  \
+        evenkeel project create lab\n  \
+        evenkeel project create shops --description \"Tills of all shops\"")]
     Create {
         /// Name: lower-case letters, digits and dashes.
         name: String,
@@ -34,6 +37,9 @@ pub enum ProjectCommand {
     #[command(subcommand)]
     Settings(SettingsCommand),
     /// Delete a project without hosts.
+    #[command(after_help = "Examples:\n  \
+        evenkeel project delete lab\n  \
+        evenkeel project delete lab --force --yes")]
     Delete {
         /// Name of the project.
         name: String,

@@ -306,12 +306,19 @@ fn a_file_needs_no_further_option() {
 }
 
 #[test]
-fn the_help_of_pause_names_the_commands_that_resume() {
+fn the_help_names_related_commands_and_examples() {
     for (line, expected) in [
         ("evenkeel pause --help", "`evenkeel resume` ends the pause"),
         ("evenkeel resume --help", "`evenkeel assignment resume`"),
         ("evenkeel assignment set --help", "set [OPTIONS] <TARGET> [POLICY]"),
         ("evenkeel token revoke --help", "<ID|--subject <NAME>>"),
+        ("evenkeel logout --help", "evenkeel logout --context lab"),
+        ("evenkeel whoami --help", "evenkeel whoami -o json"),
+        ("evenkeel audit show --help", "evenkeel audit show 2f1c-8a3 --fleet"),
+        ("evenkeel notification test --help", "evenkeel notification test chat"),
+        ("evenkeel notification list --help", "evenkeel notification list --state dead"),
+        ("evenkeel project create --help", "--description \"Tills of all shops\""),
+        ("evenkeel project delete --help", "evenkeel project delete lab --force --yes"),
     ] {
         let help = Cli::try_parse_from(line.split(' ')).expect_err("help");
         assert!(help.to_string().contains(expected), "{line}: {help}");
