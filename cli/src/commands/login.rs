@@ -313,7 +313,7 @@ pub(super) fn read_secret(
     Ok(Secret::new(text))
 }
 
-/// Reads a new password, on a terminal twice, because nobody sees what is typed.
+/// Reads a new password, on a terminal twice, because the terminal does not show it.
 pub(super) fn read_new_password(
     username: &str,
     file: Option<PathBuf>,

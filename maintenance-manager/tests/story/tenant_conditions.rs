@@ -17,7 +17,7 @@ const EXCEPTIONS: [StatementException; 2] = [
     StatementException {
         table: "join_tokens",
         part: "FROM join_tokens WHERE join_tokens.digest",
-        reason: "the secret of a join token tells the project of a machine that enrols",
+        reason: "the secret of a join token identifies the project of a machine that enrols",
     },
     StatementException {
         table: "package_versions",

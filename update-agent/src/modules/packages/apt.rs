@@ -253,7 +253,7 @@ impl PackageTools {
     }
 
     /// Installs the files of a plan and performs its removals, in one transaction, with a file of additional settings of
-    /// apt. Returns apt's output; only the packages' states tell whether it worked.
+    /// apt. Returns apt's output; only the packages' states show whether it worked.
     pub async fn install_files(
         &self,
         what: &AptTransaction<'_>,
