@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle {
     stop: CancellationToken,
+    stop_at_once: CancellationToken,
     failed: CancellationToken,
     tasks: TaskTracker,
 }
@@ -44,6 +45,26 @@ impl Lifecycle {
     #[must_use]
     pub fn stopping(&self) -> CancellationToken {
         self.stop.clone()
+    }
+
+    /// Stops all tasks at the first SIGTERM or SIGINT from now on. The second one ends the wait for them.
+    ///
+    /// Call it before the process reports that it is ready: until then a signal kills the process.
+    ///
+    /// # Errors
+    /// The process cannot listen to signals.
+    pub fn stop_on_signals(&self) -> io::Result<()> {
+        let mut signals = Signals::listen()?;
+        let life = self.clone();
+        Self::detach(async move {
+            let signal = signals.next().await;
+            tracing::info!(signal, "asked to stop");
+            life.stop();
+            let signal = signals.next().await;
+            tracing::warn!(signal, "asked to stop again, not waiting any longer");
+            life.stop_at_once.cancel();
+        });
+        Ok(())
     }
 
     /// Tells all tasks to stop.
@@ -103,31 +124,16 @@ impl Lifecycle {
         self.stop.cancel();
     }
 
-    /// Waits for SIGTERM, SIGINT, a failure or [`Lifecycle::stop`], then gives the tasks `grace` to finish. A second
-    /// signal ends the grace period at once.
+    /// Waits for [`Lifecycle::stop`], a failure or a signal, then gives the tasks `grace` to finish. A second signal ends
+    /// the grace period at once.
     ///
     /// Returns a failure exit code if a task failed or did not finish in time.
     pub async fn run_until_stopped(self, grace: Duration) -> ExitCode {
-        let mut signals = match Signals::listen() {
-            Ok(signals) => signals,
-            Err(error) => {
-                tracing::error!(%error, "cannot listen to signals");
-                self.stop.cancel();
-                return ExitCode::FAILURE;
-            }
-        };
-        tokio::select! {
-            name = signals.next() => tracing::info!(signal = name, ?grace, "asked to stop"),
-            () = self.stop.cancelled() => {}
-        }
-        self.stop.cancel();
+        self.stop.cancelled().await;
         self.tasks.close();
         tokio::select! {
             () = self.tasks.wait() => {}
-            name = signals.next() => {
-                tracing::warn!(signal = name, "asked to stop again, not waiting any longer");
-                return ExitCode::FAILURE;
-            }
+            () = self.stop_at_once.cancelled() => return ExitCode::FAILURE,
             () = tokio::time::sleep(grace) => {
                 tracing::warn!(?grace, unfinished = self.tasks.len(), "some tasks did not stop in time");
                 return ExitCode::FAILURE;
@@ -195,6 +201,40 @@ mod tests {
 
         assert!(same(exit, ExitCode::SUCCESS));
         assert!(cleaned_up.load(Ordering::SeqCst));
+    }
+
+    fn send_signal(name: &str) {
+        let pid = std::process::id().to_string();
+        let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.expect("the command `kill`").success());
+    }
+
+    #[tokio::test]
+    async fn a_signal_before_the_wait_for_a_stop_is_not_lost() {
+        for name in ["TERM", "INT"] {
+            let life = Lifecycle::new();
+            life.stop_on_signals().expect("signals");
+            let cleaned_up = spawn_well_behaved_task(&life);
+
+            send_signal(name);
+            life.stopping().cancelled().await;
+
+            assert!(same(life.run_until_stopped(GRACE).await, ExitCode::SUCCESS));
+            assert!(cleaned_up.load(Ordering::SeqCst));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_second_signal_ends_the_wait_for_the_tasks() {
+        let life = Lifecycle::new();
+        life.stop_on_signals().expect("signals");
+        life.spawn("deaf", std::future::pending());
+
+        send_signal("TERM");
+        life.stopping().cancelled().await;
+        send_signal("TERM");
+
+        assert!(same(life.run_until_stopped(Duration::MAX).await, ExitCode::FAILURE));
     }
 
     #[tokio::test]

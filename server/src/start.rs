@@ -92,14 +92,10 @@ async fn run_services(
     let life = Lifecycle::new();
     service_manager::notify_when_stopping(&life);
     let shutdown_timeout = config.shutdown_timeout;
-    let started = start_services(config, data_dir, listeners, &database, &life).await;
-    let outcome = started.and_then(|started| {
-        if let Some(path) = ready_file {
-            started.addresses.write_ready_file(path)?;
-        }
-        service_manager::notify_ready(&started.status());
-        Ok(())
-    });
+    let outcome = start_unless_stopped(&life, ready_file, async {
+        start_services(config, data_dir, listeners, &database, &life).await
+    })
+    .await;
     if outcome.is_err() {
         life.stop();
     }
@@ -107,6 +103,24 @@ async fn run_services(
     database.close().await;
     tracing::info!("stopped");
     outcome.map(|()| exit)
+}
+
+/// Waits for the start of the services and reports them ready. A signal ends the wait.
+async fn start_unless_stopped(
+    life: &Lifecycle,
+    ready_file: Option<&Path>,
+    start: impl Future<Output = anyhow::Result<StartedServices>>,
+) -> anyhow::Result<()> {
+    life.stop_on_signals().context("cannot listen to signals")?;
+    let started = tokio::select! {
+        started = start => started?,
+        () = life.stopping().cancelled_owned() => return Ok(()),
+    };
+    if let Some(path) = ready_file {
+        started.addresses.write_ready_file(path)?;
+    }
+    service_manager::notify_ready(&started.status());
+    Ok(())
 }
 
 /// Running services.

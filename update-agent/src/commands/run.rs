@@ -72,6 +72,7 @@ async fn start_agent(
         SystemStart::Usable { trial, warnings } => (trial, warnings),
         SystemStart::Untestable(_) if arguments.once => return Ok(ExitCode::FAILURE),
         SystemStart::Untestable(why) => {
+            life.stop_on_signals()?;
             return Ok(startup::wait_for_reset(life, manager, (config, paths), &why).await);
         }
     };
@@ -86,6 +87,7 @@ async fn start_agent(
         agent.run_once().await?;
         return Ok(ExitCode::SUCCESS);
     }
+    life.stop_on_signals()?;
     spawn_left_over_wait(&life, Arc::clone(&registry.runner));
     spawn_service(&life, agent, trial, manager);
     Ok(life.run_until_stopped(config.stop_grace_period).await)
