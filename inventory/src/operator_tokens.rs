@@ -184,7 +184,7 @@ pub async fn revoke_operator_subject(
     let revoked = RevokedSubject {
         issuer: if is_own { String::new() } else { body.issuer },
         subject: body.subject,
-        revoked_until: tx.database_time(),
+        revoked_until: tx.read_database_time().await?,
     };
     operator_tokens::revoke_subject(&tx, &revoked, &administrator).await?;
     let is_local = revoked.issuer.is_empty();

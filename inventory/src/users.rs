@@ -461,7 +461,7 @@ async fn revoke_tokens(tx: &FleetTx, caller: &Caller, name: &str) -> Result<(), 
     let revoked = RevokedSubject {
         issuer: String::new(),
         subject: name.to_owned(),
-        revoked_until: tx.database_time(),
+        revoked_until: tx.read_database_time().await?,
     };
     operator_tokens::revoke_subject(tx, &revoked, &caller.actor_name()).await
 }

@@ -258,6 +258,21 @@ impl FleetTx {
         self.clock.now()
     }
 
+    /// The time of the database at a moment after the call. [`Self::database_time`] is earlier by the
+    /// time that the first answer of the transaction took to arrive.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn read_database_time(&self) -> Result<Time, StoreError> {
+        #[cfg(feature = "testing")]
+        if let Some(clock) = &self.clock.test_clock {
+            return Ok(clock.now());
+        }
+        let row = query_one(&self.transaction, "SELECT clock_timestamp()", []).await?;
+        let row = row.ok_or(StoreError::NotFound { what: "database" })?;
+        Ok(row.try_get_by_index(0)?)
+    }
+
     /// Commits the changes.
     ///
     /// # Errors

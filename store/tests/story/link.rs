@@ -7,6 +7,7 @@ mod tls;
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use evenkeel_pg::PrivatePostgres;
 use evenkeel_store::log::{self, ChangeKind, LogError, LogReader};
 use evenkeel_store::testing::{fresh_database, query_text};
@@ -69,6 +70,25 @@ async fn assert_works(url: &str, direct: &str) {
             .then_some(tail.heartbeat_at)
     });
     assert!(heartbeat.await.is_some(), "it has seen the heartbeat of its opening");
+}
+
+/// Tokens are revoked up to such a time.
+#[tokio::test]
+async fn a_time_that_is_read_from_the_database_is_not_earlier_than_the_call() {
+    let direct = fresh_database().await;
+    let delay = Duration::from_millis(300);
+    let proxy = Proxy::delaying_answers(&direct, delay).await;
+    let (store, observer) = (connect(&proxy.url(&direct)).await, connect(&direct).await);
+    let tx = store.fleet().await.expect("a transaction");
+
+    let called = observer.database_time().await.expect("a time");
+    let read = tx.read_database_time().await.expect("a time");
+
+    assert!(called <= read, "{called} {read}");
+    // The answer with the first time arrived late.
+    let estimate = tx.database_time();
+    let now = observer.database_time().await.expect("a time");
+    assert!(now - estimate >= TimeDelta::from_std(delay).expect("a delay"), "{now} {estimate}");
 }
 
 /// Poolers can be configured to ignore unknown settings of the startup packet.

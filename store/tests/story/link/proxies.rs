@@ -3,8 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional, sink};
+use tokio::io::{
+    AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, copy_bidirectional, sink,
+};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
 
@@ -39,6 +42,12 @@ impl Proxy {
     pub async fn dropping_startup_options(direct: &str) -> Self {
         let socket = socket_of(direct);
         Self::start(move |client| forward_without_options(client, socket.clone())).await
+    }
+
+    /// A proxy that forwards each answer after a delay.
+    pub async fn delaying_answers(direct: &str, delay: Duration) -> Self {
+        let socket = socket_of(direct);
+        Self::start(move |client| forward_late(client, socket.clone(), delay)).await
     }
 
     /// A pooler in transaction mode. A transaction gets the session that was used last, as from
@@ -93,6 +102,26 @@ async fn forward_without_options(mut client: TcpStream, socket: PathBuf) -> Opti
     let mut database = UnixStream::connect(socket).await.ok()?;
     database.write_all(&startup).await.ok()?;
     copy_bidirectional(&mut client, &mut database).await.ok().map(drop)
+}
+
+async fn forward_late(mut client: TcpStream, socket: PathBuf, delay: Duration) -> Option<()> {
+    let startup = read_startup(&mut client).await?;
+    let mut database = UnixStream::connect(socket).await.ok()?;
+    database.write_all(&startup).await.ok()?;
+    let (mut answers, mut requests) = database.split();
+    let (mut received, mut sent) = client.split();
+    let forward_answers = async {
+        let mut answer = vec![0; 64 << 10];
+        loop {
+            let count = answers.read(&mut answer).await.ok().filter(|count| *count > 0)?;
+            tokio::time::sleep(delay).await;
+            sent.write_all(&answer[..count]).await.ok()?;
+        }
+    };
+    tokio::select! {
+        ended = forward_answers => ended,
+        ended = copy(&mut received, &mut requests) => ended.ok().map(drop),
+    }
 }
 
 /// Reads the startup packet, and returns it without settings of the session.
