@@ -5,6 +5,10 @@
 
 #![warn(missing_docs)]
 
+mod codec;
+
+pub use codec::{OffloadCodec, OffloadDecoder};
+
 /// Protocol of the Evenkeel agent (`evenkeel.agent.v1`).
 pub mod agent {
     #![expect(

@@ -38,6 +38,7 @@ fn generate_code(protos: &Path, out: &Path) {
     tonic_prost_build::configure()
         .out_dir(out)
         .emit_rerun_if_changed(false)
+        .codec_path("crate::OffloadCodec")
         .compile_fds(files)
         .expect("generated code");
 }

@@ -1454,7 +1454,7 @@ pub mod agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/evenkeel.agent.v1.AgentService/Enroll",
             );
@@ -1479,7 +1479,7 @@ pub mod agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/evenkeel.agent.v1.AgentService/Renew",
             );
@@ -1501,7 +1501,7 @@ pub mod agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/evenkeel.agent.v1.AgentService/Poll",
             );
@@ -1524,7 +1524,7 @@ pub mod agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/evenkeel.agent.v1.AgentService/Begin",
             );
@@ -1546,7 +1546,7 @@ pub mod agent_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/evenkeel.agent.v1.AgentService/Report",
             );
@@ -1707,7 +1707,7 @@ pub mod agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EnrollSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1751,7 +1751,7 @@ pub mod agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RenewSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1794,7 +1794,7 @@ pub mod agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PollSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1838,7 +1838,7 @@ pub mod agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = BeginSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1883,7 +1883,7 @@ pub mod agent_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReportSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -437,7 +437,7 @@ pub mod hostmgr_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/hostmgr_southbound_proto.Hostmgr/UpdateHostStatusByHostGuid",
             );
@@ -469,7 +469,7 @@ pub mod hostmgr_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/hostmgr_southbound_proto.Hostmgr/UpdateInstanceStateStatusByHostGUID",
             );
@@ -499,7 +499,7 @@ pub mod hostmgr_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/hostmgr_southbound_proto.Hostmgr/UpdateHostSystemInfoByGUID",
             );
@@ -664,7 +664,7 @@ pub mod hostmgr_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UpdateHostStatusByHostGuidSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -718,7 +718,7 @@ pub mod hostmgr_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UpdateInstanceStateStatusByHostGUIDSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -770,7 +770,7 @@ pub mod hostmgr_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UpdateHostSystemInfoByGUIDSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -309,7 +309,7 @@ pub mod maintmgr_service_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::OffloadCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/maintmgr.v1.MaintmgrService/PlatformUpdateStatus",
             );
@@ -458,7 +458,7 @@ pub mod maintmgr_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PlatformUpdateStatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::OffloadCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
