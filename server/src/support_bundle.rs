@@ -7,8 +7,8 @@ mod machine;
 mod settings;
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -49,7 +49,8 @@ struct BundlePart {
     text: String,
 }
 
-/// Writes the archive. A part that cannot be read contains the reason.
+/// Writes the archive. A part that cannot be read contains the reason. An archive that cannot be
+/// written completely is removed.
 pub(crate) async fn write(config: &Config, args: &SupportBundleArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.display();
     let data_dir = data_dir::find(&config.data_dir)?;
@@ -57,8 +58,9 @@ pub(crate) async fn write(config: &Config, args: &SupportBundleArgs) -> anyhow::
     let file = file.with_context(|| format!("cannot create {output}"))?;
     let parts = Box::pin(collect_parts(config, &data_dir, args)).await;
     let secrets = KnownSecrets::read(config, &data_dir);
-    let written = write_archive(file, parts, &secrets);
-    written.with_context(|| format!("cannot write {output}"))?;
+    if let Err(error) = write_archive(file, parts, &secrets) {
+        return Err(remove_incomplete(&args.output, error));
+    }
     let printed = writeln!(io::stdout(), "wrote {output}; look at it before you send it");
     printed.context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
@@ -108,6 +110,20 @@ fn write_archive(file: File, parts: Vec<BundlePart>, secrets: &KnownSecrets) -> 
         archive.append_data(&mut header, format!("{FOLDER}/{name}"), text.as_bytes())?;
     }
     archive.into_inner()?.finish()?.sync_all()
+}
+
+/// Removes an archive that was not written completely: a reader could take it for a whole one.
+/// Returns the error with what to do.
+fn remove_incomplete(path: &Path, error: io::Error) -> anyhow::Error {
+    let output = path.display();
+    let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+    let advice =
+        if is_full { "; free space on its disk, or use another disk with --output" } else { "" };
+    let error = anyhow::Error::new(error).context(format!("cannot write {output}{advice}"));
+    match fs::remove_file(path) {
+        Ok(()) => error,
+        Err(why) => error.context(format!("remove {output} yourself, it is incomplete ({why})")),
+    }
 }
 
 fn describe_version() -> String {
