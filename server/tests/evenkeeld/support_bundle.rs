@@ -1,6 +1,8 @@
 //! The archive for reports of errors.
 
+use std::fmt::Write as _;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
 
@@ -157,4 +159,77 @@ fn an_archive_without_a_database_has_the_reason_and_no_password() {
     assert!(text.contains("not available: cannot connect to the database"), "{text}");
     assert!(text.contains("fault: database: "), "{text}");
     assert!(!text.contains("hush"), "{text}");
+}
+
+/// Mounts a disk of 64 KiB in memory on a folder, runs a program, and lists the files on the disk.
+const RUN_ON_SMALL_DISK: &str = "folder=$1; shift; \
+     mount -t tmpfs -o size=64k tmpfs \"$folder\" || exit; \
+     \"$@\"; status=$?; ls -A \"$folder\"; exit $status";
+
+/// A command that runs the program in its further arguments while a full disk can be reached at
+/// `folder`. No other process sees the disk, and it ends with the program.
+fn small_disk_command(folder: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command.args(["--mount", "--propagation", "private", "--"]);
+    command.args(["sh", "-c", RUN_ON_SMALL_DISK, "sh"]);
+    command.arg(folder);
+    command
+}
+
+/// Whether this machine allows to mount a disk. If not, prints why, or fails if such tests are
+/// required.
+fn can_mount(folder: &Path) -> bool {
+    let output = small_disk_command(folder).arg("true").output().unwrap();
+    if output.status.success() {
+        return true;
+    }
+    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let is_required = std::env::var_os("EVENKEEL_REQUIRE_OS_TESTS").is_some();
+    assert!(!is_required, "tests with a full disk are required: {why}");
+    writeln!(io::stderr(), "skipped a test with a full disk: {why}").unwrap();
+    false
+}
+
+/// Text that does not become much shorter by compression.
+fn random_text(length: usize) -> String {
+    let (mut text, mut state) = (String::new(), 1_u64);
+    while text.len() < length {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        writeln!(text, "{state:016x}").unwrap();
+    }
+    text
+}
+
+#[test]
+fn an_archive_that_does_not_fit_on_its_disk_is_an_error_and_leaves_no_file() {
+    let harness = TestServer::new();
+    let disk = harness.path("disk");
+    fs::create_dir(&disk).unwrap();
+    if !can_mount(&disk) {
+        return;
+    }
+    let log = harness.write_file("log", &random_text(400 << 10));
+    let archive = disk.join("bundle.tar.gz");
+    let mut command = small_disk_command(&disk);
+    command.arg(env!("CARGO_BIN_EXE_evenkeeld")).args(["support-bundle", "--log", &log]);
+    command.args(["--admin", "127.0.0.1:1", "--output"]).arg(&archive);
+    command.arg("--data-dir").arg(harness.data_dir());
+    let ended = command
+        .env("EVENKEELD_DATABASE__URL", "postgres://user@127.0.0.1:1/evenkeel")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&ended.stdout);
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{printed}{stderr}");
+    let expected = format!(
+        "cannot write {}; free space on its disk, or use another disk with --output: No space left",
+        archive.display()
+    );
+    assert!(stderr.contains(&expected), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    assert_eq!(printed, "", "neither a message of success nor a file on the disk");
 }
