@@ -35,7 +35,7 @@ use crate::rows::or_corrupt;
 use barrier::Barrier;
 use connection::LogConnection;
 
-pub use barrier::LongTransaction;
+pub use barrier::{LongTransaction, list_long_writers};
 pub(crate) use heartbeat::LastHeartbeat;
 pub use heartbeat::send_heartbeat;
 pub use kind::{ChangeKind, Operation};

@@ -1,8 +1,10 @@
-//! Checks that need the database: whether it can be reached, its schema, and the clocks.
+//! Checks that need the database: whether it can be reached, its schema, transactions that delay
+//! all servers, and the clocks.
 
 use std::time::Duration;
 
 use evenkeel_kit::{SystemClock, chain};
+use evenkeel_store::log::{LongTransaction, list_long_writers};
 use evenkeel_store::{ClockAgreement, SchemaCheck, Store, newest_schema_step};
 
 use crate::config::Config;
@@ -11,6 +13,10 @@ use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 
 /// Maximum duration of all checks.
 const ONLINE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// From this age on, a transaction that has written the change log is a fault. The log of a server
+/// names it after the same time.
+const MAX_WRITER_AGE: Duration = Duration::from_secs(6);
 
 /// What the checks found.
 #[derive(Debug, Default)]
@@ -54,7 +60,9 @@ async fn inspect_store(store: &Store, report: &mut OnlineReport) {
     if let Err(error) = store.ping().await {
         report.faults.push(format!("database: {}", chain(&error)));
     }
-    match store.check().await {
+    let schema = store.check().await;
+    let is_usable = matches!(schema, Ok(SchemaCheck::Current | SchemaCheck::Newer { .. }));
+    match schema {
         Ok(SchemaCheck::Current) => {
             report.facts.push(format!("database schema: current ({})", newest_schema_step()));
         }
@@ -72,6 +80,12 @@ async fn inspect_store(store: &Store, report: &mut OnlineReport) {
         Ok(SchemaCheck::Incompatible(why)) => report.faults.push(format!("database: {why}")),
         Err(error) => report.faults.push(format!("database schema: {}", chain(&error))),
     }
+    if is_usable {
+        match list_long_writers(store, MAX_WRITER_AGE).await {
+            Ok(writers) => report.faults.extend(writers.iter().map(describe_writer)),
+            Err(error) => report.faults.push(format!("change log: {}", chain(&error))),
+        }
+    }
     match store.read_clocks(&SystemClock).await {
         Ok(clocks) if clocks.agreement() == ClockAgreement::Differs => {
             report.faults.push(format!("clock: {clocks}"));
@@ -81,5 +95,57 @@ async fn inspect_store(store: &Store, report: &mut OnlineReport) {
             clocks.offset().num_milliseconds()
         )),
         Err(error) => report.faults.push(format!("clock: {}", chain(&error))),
+    }
+}
+
+/// Describes a transaction that has written the change log and stays open, with how to end it.
+fn describe_writer(writer: &LongTransaction) -> String {
+    let LongTransaction { pid, gid, role, age, .. } = writer;
+    let (name, advice) = match (gid, pid) {
+        (Some(gid), _) => {
+            let gid_text = gid.replace('\'', "''");
+            let advice = format!(
+                "end it in this database with COMMIT PREPARED '{gid_text}' or ROLLBACK PREPARED \
+                 '{gid_text}'"
+            );
+            (format!("the prepared transaction {gid:?}"), advice)
+        }
+        (None, Some(pid)) => (
+            format!("the transaction of the process {pid}"),
+            format!("end it, for example with SELECT pg_terminate_backend({pid})"),
+        ),
+        (None, None) => ("a transaction".to_owned(), "end it".to_owned()),
+    };
+    format!(
+        "change log: {name} of the role {:?} has written it and stays open for {} s, so that later \
+         changes are neither read nor sealed: {advice}",
+        role.as_deref().unwrap_or("?"),
+        age.unwrap_or_default().as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_is_named_with_what_ends_it() {
+        let session = LongTransaction {
+            pid: Some(47),
+            gid: None,
+            role: Some("app".to_owned()),
+            age: Some(Duration::from_secs(90)),
+            is_log_writer: true,
+        };
+        assert_eq!(
+            describe_writer(&session),
+            "change log: the transaction of the process 47 of the role \"app\" has written it and \
+             stays open for 90 s, so that later changes are neither read nor sealed: end it, for \
+             example with SELECT pg_terminate_backend(47)"
+        );
+        let gid = Some("it's".to_owned());
+        let described = describe_writer(&LongTransaction { pid: None, gid, ..session });
+        assert!(described.contains("the prepared transaction \"it's\" of"), "{described}");
+        assert!(described.ends_with("or ROLLBACK PREPARED 'it''s'"), "{described}");
     }
 }

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use sea_orm::QueryResult;
 use sqlx::{AssertSqlSafe, query};
 use tokio::time::timeout;
 
@@ -13,19 +14,21 @@ use super::limit::foreign_transactions;
 use crate::error::StoreError;
 use crate::pool::Store;
 use crate::session::timeout_error;
-use crate::tx::execute;
+use crate::tx::{execute, query_all};
 
 /// How long a reader waits for a transaction before it raises the barrier. Longer than a statement
 /// waits for a lock: a transaction of the server that waits is not refused afterwards.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(6);
 
-/// A transaction that was open for longer than the reader waits.
+/// A transaction that stays open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LongTransaction {
     /// The process of Postgres; none for a prepared transaction.
     pub pid: Option<i32>,
+    /// The global identifier of a prepared transaction, by which it can be ended.
+    pub gid: Option<String>,
     pub role: Option<String>,
-    /// Its age, if the role may see it.
+    /// Its age, if the role may see it. A prepared transaction counts from its preparation.
     pub age: Option<Duration>,
     /// Whether it has written the change log, so that readers wait for it.
     pub is_log_writer: bool,
@@ -134,26 +137,58 @@ async fn long_transactions(
     let elsewhere = foreign_transactions(line).await?;
     let sql = format!(
         "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks) \
-         SELECT x.pid, a.usename::text, extract(epoch FROM clock_timestamp() - a.xact_start)::bigint, \
-         EXISTS (SELECT FROM locks w WHERE w.virtualtransaction = x.virtualtransaction AND {WRITER_LOCK}) \
+         SELECT x.pid, p.gid, coalesce(a.usename, p.owner)::text, \
+         extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint, \
+         EXISTS (SELECT FROM locks w WHERE w.virtualtransaction = x.virtualtransaction \
+         AND {WRITER_LOCK}) \
          FROM pg_snapshot_xip(pg_current_snapshot()) t (xid) \
          JOIN locks x ON x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' \
          AND x.transactionid::text::bigint = t.xid::text::bigint & 4294967295 \
          LEFT JOIN pg_stat_activity a ON a.pid = x.pid \
-         WHERE t.xid < $1::bigint::text::xid8 AND x.transactionid::text::bigint <> ALL ($2::bigint[])"
+         LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid \
+         WHERE t.xid < $1::bigint::text::xid8 \
+         AND x.transactionid::text::bigint <> ALL ($2::bigint[])"
     );
     let statement = query(AssertSqlSafe(sql)).bind(xid.cast_signed()).bind(elsewhere);
     let rows = line.rows(statement).await?;
-    let transactions = rows.iter().map(|row| {
-        let age: Option<i64> = row.try_get_by_index(2)?;
-        Ok(LongTransaction {
-            pid: row.try_get_by_index(0)?,
-            role: row.try_get_by_index(1)?,
-            age: age.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
-            is_log_writer: row.try_get_by_index(3)?,
-        })
-    });
-    transactions.collect()
+    rows.iter().map(long_transaction_from_row).collect()
+}
+
+/// The transactions of this database that have written the change log and are at least this old.
+/// Neither readers of the log nor seals pass them. A transaction whose age the role may not see is
+/// left out.
+///
+/// # Errors
+/// The database cannot be reached.
+pub async fn list_long_writers(
+    store: &Store,
+    min_age: Duration,
+) -> Result<Vec<LongTransaction>, StoreError> {
+    let sql = format!(
+        "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks) \
+         SELECT w.pid, p.gid, coalesce(a.usename, p.owner)::text, \
+         extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint, true \
+         FROM locks w LEFT JOIN pg_stat_activity a ON a.pid = w.pid \
+         LEFT JOIN (locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid) \
+         ON w.pid IS NULL AND x.virtualtransaction = w.virtualtransaction WHERE {WRITER_LOCK}"
+    );
+    let tx = store.fleet().await?;
+    let rows = query_all(tx.conn(), sql, []).await?;
+    let writers: Vec<LongTransaction> =
+        rows.iter().map(long_transaction_from_row).collect::<Result<_, _>>()?;
+    let is_long = |writer: &LongTransaction| writer.age.is_some_and(|age| age >= min_age);
+    Ok(writers.into_iter().filter(is_long).collect())
+}
+
+fn long_transaction_from_row(row: &QueryResult) -> Result<LongTransaction, StoreError> {
+    let age: Option<i64> = row.try_get_by_index(3)?;
+    Ok(LongTransaction {
+        pid: row.try_get_by_index(0)?,
+        gid: row.try_get_by_index(1)?,
+        role: row.try_get_by_index(2)?,
+        age: age.map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+        is_log_writer: row.try_get_by_index(4)?,
+    })
 }
 
 #[cfg(test)]

@@ -37,10 +37,15 @@ pub(crate) async fn read_numbers(store: &Store) -> Result<NumberRange, StoreErro
     })
 }
 
-/// The transactions that have written the log and have not ended.
+/// The ids of the transactions that have written the log and have not ended, with those of their
+/// subtransactions. Unlike the virtual transaction, the id stays the same when a transaction is
+/// prepared and when the database recovers from a crash.
 pub(crate) async fn list_writers(store: &Store) -> Result<BTreeSet<String>, StoreError> {
     let sql = format!(
-        "SELECT coalesce(string_agg(w.virtualtransaction, ' '), '') FROM pg_locks w WHERE {WRITER_LOCK}"
+        "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks) \
+         SELECT coalesce(string_agg(x.transactionid::text, ' '), '') FROM locks w \
+         JOIN locks x ON x.virtualtransaction = w.virtualtransaction \
+         AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' WHERE {WRITER_LOCK}"
     );
     let row = store.query_alone(AssertSqlSafe(sql)).await?;
     let writers: String = row.try_get_by_index(0)?;

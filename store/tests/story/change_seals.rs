@@ -1,5 +1,7 @@
 //! The change log is append-only, and its seals show what was altered.
 
+mod prepared;
+
 use std::cell::Cell;
 use std::collections::BTreeSet;
 

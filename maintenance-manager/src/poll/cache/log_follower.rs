@@ -214,14 +214,15 @@ impl<F: Fn(&Invalidation) + Send + Sync> LogFollower<F> {
 }
 
 fn report_long_transaction(transaction: &LongTransaction) {
-    let LongTransaction { pid, role, age, is_log_writer } = transaction;
+    let LongTransaction { pid, gid, role, age, is_log_writer } = transaction;
     let consequence = if *is_log_writer {
-        "the change log is not read further until it ends"
+        "later changes are neither read nor sealed until it ends"
     } else {
         "the change log is read on, and the transaction can no longer change what it records"
     };
     tracing::warn!(
         pid,
+        gid,
         role,
         age = age.map(tracing::field::debug),
         consequence,

@@ -170,9 +170,9 @@ async fn a_barrier_from_another_server_refuses_no_writer_and_is_replaced() {
     raw_sql(RENAME_HOSTS).execute(&mut other).await.expect_err("too old");
 }
 
-/// No process is connected for it, and it stays until an administrator ends it by its name.
+/// No process is connected for it, and it stays until an administrator ends it by its identifier.
 #[tokio::test]
-async fn a_prepared_transaction_of_another_program_is_reported_without_a_process() {
+async fn a_prepared_transaction_of_another_program_is_reported_with_its_identifier() {
     let postgres = PrivatePostgres::throwaway_with(&[("max_prepared_transactions", "2")]).await;
     let postgres = postgres.expect("a Postgres");
     let store = Store::connect(&postgres.url(), StoreOptions::default()).await;
@@ -187,7 +187,14 @@ async fn a_prepared_transaction_of_another_program_is_reported_without_a_process
     let [long] = waiting.long_transactions.as_slice() else {
         panic!("{waiting:?}");
     };
-    let expected = LongTransaction { pid: None, role: None, age: None, is_log_writer: false };
+    assert!(long.age.is_some(), "{long:?}");
+    let expected = LongTransaction {
+        pid: None,
+        gid: Some("forgotten".to_owned()),
+        role: Some("evenkeel".to_owned()),
+        age: long.age,
+        is_log_writer: false,
+    };
     assert_eq!(*long, expected);
     assert_eq!(created_hosts(&catch_up(&mut reader).await), [host]);
     raw_sql("ROLLBACK PREPARED 'forgotten'").execute(&mut other).await.expect("ended");
