@@ -20,8 +20,9 @@ impl EventText {
         self.0.len()
     }
 
+    /// The text without spare room: a client that does not read keeps many of them in memory.
     pub fn into_bytes(self) -> Bytes {
-        self.0.into()
+        self.0.into_boxed_slice().into()
     }
 
     /// Adds a change. If it cannot be serialized, the text is unusable.
