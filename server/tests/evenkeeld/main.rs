@@ -17,6 +17,7 @@ mod other_release;
 mod overload;
 mod revocation;
 mod shared_keys;
+mod slow_watchers;
 mod startup_errors;
 mod support_bundle;
 mod test_server;
