@@ -4,7 +4,7 @@
 use sea_orm::ConnectionTrait;
 
 use crate::address::InvalidDatabaseUrl;
-use crate::bounded::{BoundedTransaction, TransactionParts};
+use crate::bounded::BoundedTransaction;
 use crate::error::StoreError;
 use crate::migration::release_version;
 use crate::pool::Store;
@@ -121,12 +121,7 @@ impl Store {
         if !keeps_sessions(&self.address, &self.settings, self.answer_timeout).await? {
             return Ok(IncompatibleDatabase::SessionNotKept.into());
         }
-        let open = TransactionParts {
-            transaction: self.begin().await?,
-            permit: None,
-            canceller: self.canceller.clone(),
-        };
-        let tx = BoundedTransaction::new(open, self.answer_timeout);
+        let tx = self.begin(None).await?;
         let Some(row) = query_one(&tx, sql, []).await? else {
             let role = "?".to_owned();
             return Ok(IncompatibleDatabase::RoleBypassesRls { role }.into());

@@ -21,6 +21,7 @@ mod ids;
 mod keyed;
 mod lease;
 mod migration;
+mod pending_begin;
 mod pool;
 mod rows;
 mod session;

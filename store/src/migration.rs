@@ -13,7 +13,6 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection as _, PgConnection};
 use tokio::time::sleep;
 
-use crate::bounded::{BoundedTransaction, TransactionParts};
 use crate::check::applied_steps;
 use crate::error::StoreError;
 use crate::pool::{Store, connect_pool};
@@ -117,9 +116,7 @@ impl Store {
     /// # Errors
     /// The database cannot be reached.
     pub async fn describe_migration(&self) -> Result<Vec<String>, StoreError> {
-        let (transaction, canceller) = (self.begin().await?, self.canceller.clone());
-        let open = TransactionParts { transaction, permit: None, canceller };
-        let tx = BoundedTransaction::new(open, self.answer_timeout);
+        let tx = self.begin(None).await?;
         let exists = "SELECT to_regclass('seaql_migrations') IS NOT NULL";
         let exists = match query_one(&tx, exists, []).await? {
             Some(row) => row.try_get_by_index::<bool>(0)?,

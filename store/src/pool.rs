@@ -6,22 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
-use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbErr, QueryResult, RuntimeErr,
-    TransactionTrait,
-};
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, QueryResult, RuntimeErr};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::address::{DatabaseAddress, HostAttempt};
-use crate::bounded::with_timeout;
+use crate::bounded::{BoundedTransaction, TransactionParts, with_timeout};
 use crate::cancellation::StatementCanceller;
 use crate::check::IncompatibleDatabase;
 use crate::error::{StoreError, read_only_error};
 use crate::ids;
 use crate::log::LastHeartbeat;
+use crate::pending_begin::PendingBegin;
 use crate::session::{
     SessionError, SessionSettings, connect_options, connection_error, timeout_error,
 };
@@ -365,10 +363,15 @@ impl Store {
     }
 
     /// Begins a transaction on a connection of the pool.
-    pub(crate) async fn begin(&self) -> Result<DatabaseTransaction, StoreError> {
+    pub(crate) async fn begin(
+        &self,
+        permit: Option<SharePermit>,
+    ) -> Result<BoundedTransaction, StoreError> {
         let attempt = self.address.begin_attempt();
-        let begun = with_timeout(self.answer_timeout, self.db.begin()).await;
-        self.record_result(attempt, begun.map_err(StoreError::from))
+        let begun = with_timeout(self.answer_timeout, PendingBegin::new(&self.db, permit)).await;
+        let (transaction, permit) = self.record_result(attempt, begun.map_err(StoreError::from))?;
+        let open = TransactionParts { transaction, permit, canceller: self.canceller.clone() };
+        Ok(BoundedTransaction::new(open, self.answer_timeout))
     }
 
     /// Records whether the database is read-only.

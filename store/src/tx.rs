@@ -15,7 +15,7 @@ use sea_orm::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::bounded::{BoundedTransaction, TransactionParts};
+use crate::bounded::BoundedTransaction;
 use crate::error::StoreError;
 use crate::pool::{IS_READ_ONLY, Store};
 
@@ -375,9 +375,7 @@ async fn begin(
     project: Option<&ProjectKey>,
 ) -> Result<BoundedTransaction, StoreError> {
     let permit = store.acquire_share(project).await?;
-    let transaction = store.begin().await?;
-    let open = TransactionParts { transaction, permit, canceller: store.canceller.clone() };
-    let tx = BoundedTransaction::new(open, store.answer_timeout);
+    let tx = store.begin(permit).await?;
     if *mode == TransactionMode::Snapshot {
         // In one statement, before any query.
         let snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";

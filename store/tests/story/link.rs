@@ -91,6 +91,23 @@ async fn a_time_that_is_read_from_the_database_is_not_earlier_than_the_call() {
     assert!(now - estimate >= TimeDelta::from_std(delay).expect("a delay"), "{now} {estimate}");
 }
 
+/// The driver knows of a transaction only after the answer to its begin.
+#[tokio::test]
+async fn a_begin_that_is_dropped_leaves_no_open_transaction() {
+    let direct = fresh_database().await;
+    let proxy = Proxy::delaying_answers(&direct, Duration::from_millis(50)).await;
+    let options = StoreOptions { max_connections: 1, ..StoreOptions::default() };
+    let store = Store::connect(&proxy.url(&direct), options).await.expect("connected");
+    for wait in [10, 20, 30, 40].map(Duration::from_millis) {
+        let begun = tokio::time::timeout(wait, store.fleet()).await;
+        assert!(begun.is_err(), "the answer is later");
+
+        // The transaction of a single statement begins with the statement.
+        let is_alone = "SELECT (now() = statement_timestamp())::text";
+        assert_eq!(query_text(&store, is_alone).await, "true", "{wait:?}");
+    }
+}
+
 /// Poolers can be configured to ignore unknown settings of the startup packet.
 #[tokio::test]
 async fn a_pooler_that_drops_settings_of_the_startup_packet_changes_nothing() {
