@@ -39,6 +39,10 @@ struct FakeProviderState {
     token_errors: Vec<&'static str>,
     /// Seconds until a device code expires.
     device_ttl: u64,
+    /// Whether device codes are issued only to a request with a code challenge.
+    requires_pkce: bool,
+    /// Code challenge of the last request for device codes.
+    device_challenge: String,
     /// Parameters that the browser sends back; `None` removes one.
     callback: Vec<(&'static str, Option<&'static str>)>,
     /// Parameters of the last address that was opened.
@@ -89,6 +93,11 @@ impl FakeProvider {
     /// Makes device codes expire after this number of seconds.
     pub fn set_device_ttl(&self, seconds: u64) {
         self.state().device_ttl = seconds;
+    }
+
+    /// Requires PKCE for device codes, as Keycloak does if it requires it of the client.
+    pub fn require_pkce(&self) {
+        self.state().requires_pkce = true;
     }
 
     /// Changes parameters that the browser sends back.
@@ -162,7 +171,14 @@ impl FakeProvider {
         }
         match path {
             "/.well-known/openid-configuration" => (200, self.metadata(&state)),
-            "/device" => (200, self.device_codes(&state)),
+            "/device" if state.requires_pkce && find(form, "code_challenge_method") != "S256" => {
+                let description = "Missing parameter: code_challenge_method";
+                (400, json!({"error": "invalid_request", "error_description": description}))
+            }
+            "/device" => {
+                state.device_challenge = find(form, "code_challenge");
+                (200, self.device_codes(&state))
+            }
             "/token" if !state.token_errors.is_empty() => {
                 (400, json!({"error": state.token_errors.remove(0)}))
             }
@@ -207,7 +223,11 @@ impl FakeProvider {
                     && find(&state.opened, "redirect_uri") == find(form, "redirect_uri")
             }
             "urn:ietf:params:oauth:grant-type:device_code" => {
-                find(form, "device_code") == "secret-code"
+                let challenge = match find(form, "code_verifier").as_str() {
+                    "" => String::new(),
+                    verifier => URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes())),
+                };
+                find(form, "device_code") == "secret-code" && challenge == state.device_challenge
             }
             "refresh_token" => find(form, "refresh_token") == format!("refresh-{}", state.issued),
             _ => false,
@@ -269,5 +289,5 @@ fn find(params: &[(String, String)], name: &str) -> String {
 }
 
 fn is_random(name: &str) -> bool {
-    matches!(name, "code_verifier" | "redirect_uri")
+    matches!(name, "code_challenge" | "code_verifier" | "redirect_uri")
 }

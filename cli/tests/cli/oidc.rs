@@ -152,6 +152,18 @@ async fn a_user_logs_in_on_another_device() {
 }
 
 #[tokio::test]
+async fn a_login_on_another_device_uses_pkce_if_the_provider_requires_it() {
+    let (cli, provider) = desktop().await;
+    provider.require_pkce();
+    provider.log_in(&cli, &login_line(&cli, "--device")).await.expect("logged in");
+    let request = "/device client_id=cli scope=openid groups";
+    let poll = "/token grant_type=urn:ietf:params:oauth:grant-type:device_code client_id=cli \
+                device_code=secret-code";
+    let expected = format!("{request}\n{request} code_challenge_method=S256\n{poll}");
+    assert_eq!(provider.requests(), expected);
+}
+
+#[tokio::test]
 async fn failed_logins_on_another_device_are_explained() {
     let (cli, provider) = desktop().await;
     let mut text = String::new();

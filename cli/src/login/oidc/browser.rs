@@ -45,7 +45,7 @@ impl AuthorizationRequest {
     /// Address of the page of the provider.
     fn url(&self, page: &Url, settings: &ProviderSettings, redirect_uri: &str) -> Url {
         let scope = settings.scope();
-        let code_challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(self.code_verifier.as_bytes()));
+        let code_challenge = code_challenge(&self.code_verifier);
         let mut url = page.clone();
         let mut query = url.query_pairs_mut();
         query.extend_pairs([
@@ -68,8 +68,13 @@ impl AuthorizationRequest {
     }
 }
 
+/// The code challenge (S256) for a code verifier.
+pub fn code_challenge(code_verifier: &str) -> String {
+    URL_SAFE_NO_PAD.encode(Sha256::digest(code_verifier.as_bytes()))
+}
+
 /// A random text with 256 bits, as the code verifier of PKCE must have.
-fn random_text() -> Result<String, Failure> {
+pub fn random_text() -> Result<String, Failure> {
     let mut bytes = [0; 32];
     OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
         Failure::usage(format!("cannot create a random number for the login: {error}"))

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use reqwest::Url;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::ProviderClient;
-use super::browser::timed_out;
+use super::browser::{code_challenge, random_text, timed_out};
 use super::form::{OauthError, refused, send_form};
 use super::tokens::ProviderTokens;
 use crate::login::IssuedToken;
@@ -51,30 +52,56 @@ impl ProviderClient<'_> {
                 "use --web on a machine with a browser",
             )
         })?;
-        let scope = self.settings.scope();
-        let form = [("client_id", self.settings.client_id.as_str()), ("scope", scope.as_str())];
-        let response = send_form(self.http, issuer, endpoint, &form).await?;
-        let device: DeviceAuthorization = response.into_content(issuer)?;
+        let (device, code_verifier) = self.request_codes(endpoint).await?;
         show_code(&device, system)?;
-        let tokens = self.poll_tokens(&device, limit).await?;
+        let tokens = self.poll_tokens(&device, code_verifier.as_deref(), limit).await?;
         self.accept_tokens(tokens, None, system.clock.now())
+    }
+
+    /// Requests the codes. Also returns a code verifier if the provider requires PKCE.
+    ///
+    /// RFC 8628 has no PKCE, but Keycloak requires it here too if it requires it of the client. Other
+    /// providers may refuse parameters that they do not expect, so the first request has none.
+    async fn request_codes(
+        &self,
+        endpoint: &Url,
+    ) -> Result<(DeviceAuthorization, Option<String>), Failure> {
+        let issuer = &self.settings.issuer;
+        let scope = self.settings.scope();
+        let mut form =
+            vec![("client_id", self.settings.client_id.as_str()), ("scope", scope.as_str())];
+        let response = send_form(self.http, issuer, endpoint, &form).await?;
+        match response.parse::<DeviceAuthorization>(issuer)? {
+            Ok(device) => Ok((device, None)),
+            Err(error) if requires_pkce(&error) => {
+                let code_verifier = random_text()?;
+                let code_challenge = code_challenge(&code_verifier);
+                form.push(("code_challenge", code_challenge.as_str()));
+                form.push(("code_challenge_method", "S256"));
+                let response = send_form(self.http, issuer, endpoint, &form).await?;
+                Ok((response.into_content(issuer)?, Some(code_verifier)))
+            }
+            Err(error) => Err(refused(issuer, &error)),
+        }
     }
 
     /// Requests the tokens until the user has allowed or denied the login.
     async fn poll_tokens(
         &self,
         device: &DeviceAuthorization,
+        code_verifier: Option<&str>,
         limit: Duration,
     ) -> Result<ProviderTokens, Failure> {
         let issuer = &self.settings.issuer;
         let limit = limit.min(Duration::from_secs(device.expires_in));
         let begun = Instant::now();
         let mut interval = device.interval.map_or(DEFAULT_POLL_INTERVAL, Duration::from_secs);
-        let form = [
+        let mut form = vec![
             ("grant_type", DEVICE_CODE_GRANT),
             ("client_id", self.settings.client_id.as_str()),
             ("device_code", device.device_code.as_str()),
         ];
+        form.extend(code_verifier.map(|verifier| ("code_verifier", verifier)));
         loop {
             interval = interval.max(MIN_POLL_INTERVAL);
             let remaining = limit.saturating_sub(begun.elapsed());
@@ -93,6 +120,11 @@ impl ProviderClient<'_> {
             }
         }
     }
+}
+
+/// Whether a request for codes was refused because it has no code challenge.
+fn requires_pkce(error: &OauthError) -> bool {
+    error.error == "invalid_request" && error.error_description.contains("code_challenge")
 }
 
 /// Whether a later token request can succeed: the user may still be at the page of the provider.
@@ -149,6 +181,20 @@ mod tests {
             assert_eq!(is_transient(&failure), expected, "{status}");
         }
         assert!(!is_transient(&Failure::usage("the code has expired")));
+    }
+
+    #[test]
+    fn a_request_for_codes_is_repeated_with_pkce_only_if_the_provider_requires_it() {
+        for (code, description, expected) in [
+            ("invalid_request", "Missing parameter: code_challenge_method", true),
+            ("invalid_request", "Missing parameter: scope", false),
+            ("invalid_client", "code_challenge", false),
+            ("", "", false),
+        ] {
+            let error =
+                OauthError { error: code.to_owned(), error_description: description.to_owned() };
+            assert_eq!(requires_pkce(&error), expected, "{code} {description}");
+        }
     }
 
     #[test]
