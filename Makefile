@@ -114,7 +114,7 @@ release-check: ## build the packages for amd64 twice, compare their bytes, and b
 	@SHOW=1 $(step) release-check deploy/package/release-check run
 
 .PHONY: test-full
-test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling test-helm test-containers ## `make test`, then the long tests one after another
+test-full: test docs test-kill test-cut test-boot test-mirror test-vm test-image-cut test-schema test-postgres test-history test-race test-upgrade test-watch test-fuzz test-random test-image-stream test-rolling test-helm test-containers test-keycloak ## `make test`, then the long tests one after another
 
 # The tests below name the workspace instead of their crate: cargo then chooses the same features for the tests as for the
 # programs that they start, and builds every crate once instead of twice.
@@ -211,6 +211,12 @@ test-random: tools ## 10,400 random attempts to reach another project, and 120,0
 test-containers: tools ## every command of docs/containers.md with podman: start, users, a node, Prometheus, upgrade, backup, restore
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_CONTAINERS=all \
 	  $(step) test-containers cargo test --workspace --locked --test servers -- --nocapture containers::
+
+.PHONY: test-keycloak
+test-keycloak: tools ## logins at a real Keycloak with the realm of docs/identity-providers.md: browser, device code, groups, logout
+	@deploy/dev/install-tools keycloak
+	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_KEYCLOAK=all \
+	  $(step) test-keycloak cargo test --workspace --locked --test servers -- --nocapture oidc::keycloak::
 
 # Also optimised: otherwise the measured throughput is meaningless.
 test-image-stream: export CARGO_PROFILE_DEV_OPT_LEVEL := 2

@@ -8,11 +8,14 @@ use reqwest::{Client, RequestBuilder, Response, Url, redirect};
 /// Maximum number of requests of a login.
 const MAX_REQUESTS: usize = 30;
 
+/// Password of every user.
+pub const USER_PASSWORD: &str = "any password";
+
 /// What the user answers to the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Allow,
-    /// The user follows the link that cancels the login.
+    /// The user cancels the login with the first link or button that does so.
     Deny,
 }
 
@@ -51,13 +54,14 @@ pub async fn finish_login(address: &str, user: &str, answer: Answer) {
         let status = response.status();
         let page = response.text().await.expect("a page");
         assert!(status.is_success(), "{url}: {status}: {page}");
-        if answer == Answer::Deny {
-            let link = find_cancel_link(&page).unwrap_or_else(|| panic!("no link in {page}"));
+        if answer == Answer::Deny
+            && let Some(link) = find_cancel_link(&page)
+        {
             url = url.join(&link).expect("an address");
             request = browser.http.get(url.clone());
             continue;
         }
-        let Some(form) = fill_in_form(&page, user) else {
+        let Some(form) = fill_in_form(&page, user, answer) else {
             return;
         };
         url = url.join(&form.action).expect("an address");
@@ -94,8 +98,9 @@ impl Browser {
     }
 }
 
-/// The first form of a page, with the values of its fields. Password and name are those of the user.
-fn fill_in_form(page: &str, user: &str) -> Option<FilledForm> {
+/// The first form of a page, with the values of its fields and of the pressed button. Password and
+/// name are those of the user.
+fn fill_in_form(page: &str, user: &str, answer: Answer) -> Option<FilledForm> {
     let (_, form) = page.split_once("<form")?;
     let (form, _) = form.split_once("</form>")?;
     let (tag, content) = form.split_once('>')?;
@@ -105,13 +110,27 @@ fn fill_in_form(page: &str, user: &str) -> Option<FilledForm> {
         let (tag, _) = input.split_once('>')?;
         let name = read_attribute(tag, "name")?;
         let value = match name.as_str() {
-            "login" => user.to_owned(),
-            "password" => "any password".to_owned(),
+            "login" | "username" => user.to_owned(),
+            "password" => USER_PASSWORD.to_owned(),
             _ => read_attribute(tag, "value")?,
         };
         Some((name, value))
     });
-    Some(FilledForm { action, fields: fields.collect() })
+    Some(FilledForm { action, fields: fields.chain(press_button(content, answer)).collect() })
+}
+
+/// Name and value of the button for an answer: the first one that sends the form, or `cancel` if
+/// the form has it.
+fn press_button(form: &str, answer: Answer) -> Option<(String, String)> {
+    let tags = form.split("<button").skip(1).filter_map(|button| button.split_once('>'));
+    let buttons = tags.filter_map(|(tag, _)| {
+        let sends_form = read_attribute(tag, "type").is_none_or(|kind| kind == "submit");
+        let name = read_attribute(tag, "name").filter(|_| sends_form)?;
+        Some((name, read_attribute(tag, "value").unwrap_or_default()))
+    });
+    let buttons: Vec<_> = buttons.collect();
+    let cancel = buttons.iter().find(|(name, _)| name == "cancel" && answer == Answer::Deny);
+    cancel.or(buttons.first()).cloned()
 }
 
 /// The link that cancels a login.
@@ -134,7 +153,7 @@ fn forms_and_links_are_found_in_pages() {
                 <input type=\"hidden\" name=\"token\" value=\"t\"/>\n<input\n    value=\"C\" type=\"text\" name=\"code\"></input>\
                 <input name=\"login\"><input type=\"password\" name=\"password\"><input type=\"submit\"></form>\
                 <a href=\"/help\">?</a><a class=\"x\" href=\"/interaction/1/abort\">[ Cancel ]</a></html>";
-    let form = fill_in_form(page, "alice").expect("a form");
+    let form = fill_in_form(page, "alice", Answer::Allow).expect("a form");
     assert_eq!(form.action, "/x?a=1&b=2");
     let fields: Vec<_> =
         form.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -142,5 +161,26 @@ fn forms_and_links_are_found_in_pages() {
         [("token", "t"), ("code", "C"), ("login", "alice"), ("password", "any password")];
     assert_eq!(fields, expected);
     assert_eq!(find_cancel_link(page).as_deref(), Some("/interaction/1/abort"));
-    assert!(fill_in_form("<p>done</p>", "alice").is_none());
+    assert!(fill_in_form("<p>done</p>", "alice", Answer::Allow).is_none());
+}
+
+#[test]
+fn a_form_is_sent_with_the_button_of_the_answer() {
+    let page = "<form action=\"/consent\" method=\"POST\">\n\
+                <input type=\"hidden\" name=\"code\" value=\"c\">\
+                <button class=\"x\" type=\"button\" name=\"show\">Show</button>\
+                <button class=\"y\" name=\"accept\" id=\"a\"\n    type=\"submit\" >Yes</button>\
+                <button name=\"cancel\" type=\"submit\">No</button></form>";
+    for (answer, button) in [(Answer::Allow, "accept"), (Answer::Deny, "cancel")] {
+        let form = fill_in_form(page, "alice", answer).expect("a form");
+        let expected =
+            [("code", "c"), (button, "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(form.fields, expected, "{answer:?}");
+    }
+    let without_cancel = "<form action=\"/login\"><input name=\"username\" value=\"\">\
+                          <input type=\"password\" name=\"password\">\
+                          <button>Sign in</button></form>";
+    let form = fill_in_form(without_cancel, "alice", Answer::Deny).expect("a form");
+    let expected = [("username", "alice"), ("password", USER_PASSWORD)];
+    assert_eq!(form.fields, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
 }
