@@ -149,7 +149,7 @@ impl KeycloakServer {
         let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         let response = request.send().await.expect("Keycloak responds");
         let status = response.status();
-        let tokens = response.json().await.expect("JSON");
+        let tokens: Value = response.json().await.expect("JSON");
         assert!(status.is_success(), "{status}: {tokens}");
         tokens
     }
