@@ -142,35 +142,17 @@ impl CutTest<'_> {
     /// Rebuilds the disk after each cut and starts the agent on it.
     fn try_cuts(&self, cuts: Vec<Cut>) -> Outcome {
         let (count, begun) = (cuts.len(), Instant::now());
-        let next = Mutex::new((self.new_replay("replay.img"), cuts.into_iter()));
         let outcome = Mutex::<Outcome>::default();
-        thread::scope(|scope| {
-            for worker in 0..WORKER_COUNT {
-                let (next, outcome) = (&next, &outcome);
-                let image = self.emulator.path(&format!("worker-{worker}.img"));
-                scope.spawn(move || {
-                    while let Some((cut, disk)) = {
-                        let mut next = next.lock().expect("no replay failed");
-                        let cut = next.1.next();
-                        cut.map(|cut| {
-                            let disk = next.0.disk_after(&cut, image.clone());
-                            (cut, disk)
-                        })
-                    } {
-                        let (node, output) = recover(&disk, AGENT_COMMAND, false);
-                        let faults = find_faults(&disk, self.expected, &node, &output);
-                        disk.discard();
-                        let mut outcome = outcome.lock().expect("no replay failed");
-                        outcome.record(self.expected.reached(&node), &cut, &faults, &output);
-                        if outcome.tried.is_multiple_of(50) {
-                            let elapsed = begun.elapsed();
-                            print_progress(&format!(
-                                "{} of {count} cuts, {elapsed:?}",
-                                outcome.tried
-                            ));
-                        }
-                    }
-                });
+        let expected = self.expected;
+        for_each_disk(self.emulator, self.new_replay("replay.img"), cuts, |cut, disk| {
+            let (node, output) = recover(&disk, AGENT_COMMAND, false);
+            let faults = find_faults(&disk, expected, &node, &output);
+            disk.discard();
+            let mut outcome = outcome.lock().expect("no replay failed");
+            outcome.record(expected.reached(&node), cut, &faults, &output);
+            if outcome.tried.is_multiple_of(50) {
+                let elapsed = begun.elapsed();
+                print_progress(&format!("{} of {count} cuts, {elapsed:?}", outcome.tried));
             }
         });
         outcome.into_inner().expect("no replay failed")
@@ -228,8 +210,36 @@ impl Outcome {
     }
 }
 
+/// Rebuilds the disk after each cut and calls `inspect` with it, for several disks at the same time.
+pub fn for_each_disk(
+    emulator: &Emulator,
+    replay: Replay<'_>,
+    cuts: Vec<Cut>,
+    inspect: impl Fn(&Cut, Disk) + Sync,
+) {
+    let next = Mutex::new((replay, cuts.into_iter()));
+    thread::scope(|scope| {
+        for worker in 0..WORKER_COUNT {
+            let (next, inspect) = (&next, &inspect);
+            let image = emulator.path(&format!("worker-{worker}.img"));
+            scope.spawn(move || {
+                while let Some((cut, disk)) = {
+                    let mut next = next.lock().expect("no replay failed");
+                    let cut = next.1.next();
+                    cut.map(|cut| {
+                        let disk = next.0.disk_after(&cut, image.clone());
+                        (cut, disk)
+                    })
+                } {
+                    inspect(&cut, disk);
+                }
+            });
+        }
+    });
+}
+
 /// Draws cuts at flushes and cuts with loss, in the order of their flushes.
-fn draw_cuts(recording: &Recording, seed: u64, flushes: u64, samples: u64) -> Vec<Cut> {
+pub fn draw_cuts(recording: &Recording, seed: u64, flushes: u64, samples: u64) -> Vec<Cut> {
     let mut rng = Rng::new(seed, 0);
     let mut left = recording.cuts_at_flushes();
     let mut cuts = Vec::new();

@@ -13,6 +13,8 @@ mod kill_at_random;
 mod lab;
 mod mirror;
 mod packages;
+mod rauc_bundles;
+mod rauc_cut;
 mod slot_mount;
 mod update;
 mod vm;

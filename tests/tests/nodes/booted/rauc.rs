@@ -4,14 +4,12 @@
 //! a unit: it selects a slot, counts its boot, and sets the `os-release` of the image in that slot.
 //! RAUC reaches it with its custom backend.
 
-use evenkeel_tests::lab::Web;
 use serde_json::json;
 
 use super::*;
-
-/// Packages that the machine needs.
-const RAUC_PACKAGES: &[&str] =
-    &["rauc", "rauc-service", "squashfs-tools", "openssl", "e2fsprogs", "mount"];
+use crate::rauc_bundles::{
+    BUNDLES, Bundles, LAST_IMAGE, RAUC_PACKAGES, SYSTEM_CONF, make_bundle, make_key, write_file,
+};
 
 /// Version of the image that the machine has at first.
 const OLD_VERSION: &str = "1.0";
@@ -32,9 +30,6 @@ const CONFIRM_UNIT: &str = include_str!("../../../../deploy/image/evenkeel-rauc-
 
 /// Time limit of an update.
 const UPDATE_TIMEOUT: Duration = Duration::from_mins(5);
-
-/// Folder of the bundles on the machine.
-const BUNDLES: &str = "srv/bundles";
 
 /// The boot loader. It starts the first slot of `order` that has boots left. Also creates what a
 /// container lacks: loop devices, a watchdog, `panic=`, and a partition for the state.
@@ -93,25 +88,6 @@ esac
 stop_at "after $*"
 "#;
 
-const SYSTEM_CONF: &str = "[system]
-compatible=evenkeel-test
-bootloader=custom
-statusfile=/srv/rauc.status
-activate-installed=false
-[keyring]
-path=/srv/keys/good.pem
-[handlers]
-bootloader-custom-backend=/usr/lib/test-backend
-[slot.rootfs.0]
-device=/srv/slots/rootfs.0
-type=raw
-bootname=A
-[slot.rootfs.1]
-device=/srv/slots/rootfs.1
-type=raw
-bootname=B
-";
-
 const LOADER_UNIT: &str = "[Unit]
 Before=rauc.service evenkeel-agent.service
 [Service]
@@ -146,20 +122,12 @@ stable = \"2s\"
 
 const HEALTH_CHECK: &str = "#!/bin/sh\n! grep -q '^IMAGE_VERSION=1.2$' /etc/os-release\n";
 
-/// Writes a file on a node.
-fn write_file(node: &Node, path: &str, content: &str) {
-    node.sh(&format!("mkdir -p \"$(dirname {path})\"; cat > {path} << 'END'\n{content}END\n"));
-}
-
 /// Creates a machine with two slots. The first one holds the old version.
 fn node_with_slots(lab: &Lab, profile: &str) -> Node {
     let node = Node::new(lab, "node");
-    node.sh("rm -f /usr/sbin/policy-rc.d; mkdir -p /srv/keys /srv/slots /srv/loader /srv/bundles /etc/evenkeel/health.d");
+    node.sh("rm -f /usr/sbin/policy-rc.d; mkdir -p /srv/slots /srv/loader");
     for key in ["good", "foreign"] {
-        node.sh(&format!(
-            "openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN={key} -keyout /srv/keys/{key}.key \
-             -out /srv/keys/{key}.pem"
-        ));
+        make_key(&node, key);
     }
     for (path, content) in [
         ("/usr/lib/test-loader", LOADER),
@@ -182,68 +150,21 @@ fn node_with_slots(lab: &Lab, profile: &str) -> Node {
     ] {
         write_file(&node, path, content);
     }
-    make_bundle(&node, profile, OLD_VERSION, "good");
-    node.sh("chmod 755 /usr/lib/test-loader /usr/lib/test-backend /etc/evenkeel/health.d/version
+    make_bundle(&node, profile, OLD_VERSION, "good", 0);
+    node.sh(&format!(
+        "chmod 755 /usr/lib/test-loader /usr/lib/test-backend /etc/evenkeel/health.d/version
          chmod 644 /etc/evenkeel/limits.toml
          truncate -s 8M /srv/slots/rootfs.0 /srv/slots/rootfs.1
-         dd if=/srv/build/bundle/rootfs.img of=/srv/slots/rootfs.0 conv=notrunc status=none
+         dd if={LAST_IMAGE} of=/srv/slots/rootfs.0 conv=notrunc status=none
          truncate -s 128M /srv/state.img
          mkfs.ext4 -q /srv/state.img
          cd /srv/loader
          echo A B > order; echo 3 > left-A; echo 0 > left-B; echo A > booted
          mkdir -p /etc/systemd/system/multi-user.target.wants /etc/systemd/system/sysinit.target.wants
          ln -s ../test-loader.service ../evenkeel-rauc-confirm.service /etc/systemd/system/multi-user.target.wants/
-         ln -s ../evenkeel-rauc-trial.service /etc/systemd/system/sysinit.target.wants/");
-    node
-}
-
-/// Makes the bundle of a version of a profile, signed with a key.
-fn make_bundle(node: &Node, profile: &str, version: &str, key: &str) {
-    node.sh(&format!(
-        "rm -rf /srv/build
-         mkdir -p /srv/build/root/etc /srv/build/bundle
-         cd /srv/build
-         grep -v '^IMAGE_' /usr/lib/os-release > root/etc/os-release
-         printf 'IMAGE_ID={profile}\\nIMAGE_VERSION={version}\\n' >> root/etc/os-release
-         mksquashfs root bundle/rootfs.img -quiet -no-progress
-         printf '[update]\\ncompatible=evenkeel-test\\nversion={version}\\n[image.rootfs]\\nfilename=rootfs.img\\n' \
-           > bundle/manifest.raucm
-         rauc --cert=/srv/keys/{key}.pem --key=/srv/keys/{key}.key bundle bundle /{BUNDLES}/{version}.raucb"
+         ln -s ../evenkeel-rauc-trial.service /etc/systemd/system/sysinit.target.wants/"
     ));
-}
-
-/// The catalogue entries of the bundles, and the web server that has them.
-struct Bundles<'a> {
-    fleet: &'a Fleet,
-    /// The fleet of all tests has one image for each version of a profile.
-    profile: &'a str,
-    web: Web,
-}
-
-impl<'a> Bundles<'a> {
-    fn serve(fleet: &'a Fleet, profile: &'a str, folder: &Path) -> Self {
-        Self { fleet, profile, web: Web::serve(folder) }
-    }
-
-    /// Adds a version to the catalogue. Returns its ID.
-    fn publish(&self, node: &Node, version: &str) -> String {
-        let digest = node.sh(&format!("sha256sum /{BUNDLES}/{version}.raucb | cut -d ' ' -f 1"));
-        let created = self.fleet.rest.post(
-            "compute/os",
-            &json!({
-                "name": format!("{} {version}", self.profile),
-                "osType": "OS_TYPE_IMMUTABLE",
-                "osProvider": "OS_PROVIDER_KIND_INFRA",
-                "securityFeature": "SECURITY_FEATURE_NONE",
-                "architecture": std::env::consts::ARCH,
-                "profileName": self.profile,
-                "imageId": version,
-                "sha256": digest.trim(),
-                "imageUrl": format!("http://{}/{version}.raucb", self.web.address()),
-            }),
-        );
-        created["resourceId"].as_str().expect("an id").to_owned()
-    }
+    node
 }
 
 /// Orders an update to a version.
@@ -299,7 +220,7 @@ fn bundles_are_tried_and_kept_or_reverted_and_a_foreign_bundle_is_refused() {
         (VERSION_WITHOUT_AGENT, "good"),
         ("1.3", "foreign"),
     ] {
-        make_bundle(&node, profile, version, key);
+        make_bundle(&node, profile, version, key, 0);
     }
     let bundles = Bundles::serve(fleet, profile, &node.layer().join(BUNDLES));
     let versions = [OLD_VERSION, "1.1", UNHEALTHY_VERSION, VERSION_WITHOUT_AGENT, "1.3"];
@@ -368,7 +289,7 @@ fn a_power_loss_inside_a_command_of_rauc_leaves_an_image_that_starts_and_the_run
         ("1.7", "after set-primary A", "succeeded", "1.7"),
     ];
     for (version, ..) in updates {
-        make_bundle(&node, profile, version, "good");
+        make_bundle(&node, profile, version, "good", 0);
     }
     let bundles = Bundles::serve(fleet, profile, &node.layer().join(BUNDLES));
     bundles.publish(&node, OLD_VERSION);
