@@ -1,4 +1,5 @@
-//! Bundles for a Debian root whose two slots are files, and the server's catalogue entries for them.
+//! Bundles for a Debian root whose two slots are files, and the server's catalogue entries for
+//! them.
 
 use std::path::Path;
 
@@ -15,7 +16,8 @@ pub const BUNDLES: &str = "srv/bundles";
 /// Image of the bundle that was made last.
 pub const LAST_IMAGE: &str = "/srv/build/bundle/rootfs.img";
 
-/// Configuration of RAUC for two slots in `/srv/slots`. `/usr/lib/test-backend` controls the boot loader.
+/// Configuration of RAUC for two slots in `/srv/slots`. `/usr/lib/test-backend` controls the boot
+/// loader.
 pub const SYSTEM_CONF: &str = "[system]
 compatible=evenkeel-test
 bootloader=custom
@@ -49,7 +51,8 @@ pub fn make_key(node: &Node, key: &str) {
     ));
 }
 
-/// Makes the bundle of a version of a profile, signed with a key. Its image contains noise of this size.
+/// Makes the bundle of a version of a profile, signed with a key. Its image contains noise of this
+/// size.
 pub fn make_bundle(node: &Node, profile: &str, version: &str, key: &str, noise_mib: u32) {
     node.sh(&format!(
         "rm -rf /srv/build

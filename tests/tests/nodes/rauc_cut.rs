@@ -1,10 +1,10 @@
-//! Power cuts at every flush of an image update with RAUC, and between flushes with loss of unflushed
-//! data.
+//! Power cuts at every flush of an image update with RAUC, and between flushes with loss of
+//! unflushed data.
 //!
-//! The slots are files of a Debian root, and a script is the boot loader, which RAUC reaches with its
-//! custom backend. An emulated machine without a network installs a bundle, tries its image and keeps
-//! it, with an offline grant, while all writes to its disk are recorded. For each cut the test then
-//! rebuilds the disk as the cut leaves it, and boots it until no other boot is requested.
+//! The slots are files of a Debian root, and a script is the boot loader, which RAUC reaches with
+//! its custom backend. An emulated machine without a network installs a bundle, tries its image and
+//! keeps it, with an offline grant, while all writes to its disk are recorded. For each cut the
+//! test then rebuilds the disk as the cut leaves it, and boots it until no other boot is requested.
 //!
 //! The variables are those of `cut`.
 
@@ -76,8 +76,8 @@ deadline = \"2m\"
 stable = \"1s\"
 ";
 
-/// Makes the scripts executable and fills the slots. D-Bus must not start RAUC's service by itself,
-/// because only the boot knows which slot runs.
+/// Makes the scripts executable and fills the slots. The node enrols with the old image. D-Bus must
+/// not start RAUC's service by itself, because only the boot knows which slot runs.
 const SET_UP_SCRIPT: &str = r#"
 chmod 755 /srv/lab/start /usr/lib/test-backend /usr/local/bin/rauc
 chmod 644 /etc/evenkeel/limits.toml
@@ -88,11 +88,13 @@ mkdir -p /srv/slots /srv/loader
 head -c 8M /dev/zero | tee /srv/slots/rootfs.0 > /srv/slots/rootfs.1
 dd if=/srv/images/1.0.img of=/srv/slots/rootfs.0 conv=notrunc status=none
 echo 'order="A B" left_A=3 left_B=0' > /srv/loader/state
+unsquashfs -cat /srv/slots/rootfs.0 etc/os-release > /run/os-release
+cat /run/os-release > /usr/lib/os-release
 "#;
 
-/// Goes back to the moment before the bundle was installed, but keeps the agent's journal and offline
-/// grant: without a server, the agent continues only an update that was prepared. It finds that the
-/// slot is not written and writes it again from the downloaded file.
+/// Goes back to the moment before the bundle was installed, but keeps the agent's journal and
+/// offline grant: without a server, the agent continues only an update that was prepared. It finds
+/// that the slot is not written and writes it again from the downloaded file.
 const ROLL_BACK_SCRIPT: &str = r"
 cd /var/lib/evenkeel-agent
 rm -rf images
@@ -114,8 +116,9 @@ status=0; timeout 600 /srv/lab/start 2>&1 || status=$?
 echo "ended $status"; exec "$@"
 "#;
 
-/// Creates a node with both slots and a bundle for each version, which has joined.
-fn create_node<'a>(fleet: &'a Fleet, lab: &Lab, emulator: &Emulator) -> Member<'a> {
+/// Creates a node with both slots and a bundle for each version, which joins with the old version.
+/// Returns also the ID of the new version in the catalogue.
+fn create_node<'a>(fleet: &'a Fleet, lab: &Lab, emulator: &Emulator) -> (Member<'a>, String) {
     let agent = strip(&Binaries::get().agent, emulator.path("agent"));
     let node = fleet.equip(Node::new(lab, NODE_NAME), &agent);
     for (path, content) in [
@@ -135,18 +138,17 @@ fn create_node<'a>(fleet: &'a Fleet, lab: &Lab, emulator: &Emulator) -> Member<'
         node.sh(&format!("mkdir -p /srv/images; cp {LAST_IMAGE} /srv/images/{version}.img"));
     }
     node.sh(SET_UP_SCRIPT);
+    let bundles = Bundles::serve(fleet, PROFILE, &node.layer().join(BUNDLES));
+    bundles.publish(&node, OLD_VERSION);
+    let os = bundles.publish(&node, NEW_VERSION);
     let server = fleet.server.address("southbound");
     let uuid = Uuid::new_v4().to_string();
-    fleet.enroll_node(node, &server, &["--uuid", &uuid])
+    (fleet.enroll_node(node, &server, &["--uuid", &uuid]), os)
 }
 
-/// Creates the disk of a node that has downloaded a bundle for the slot B and has an offline grant. Waits
-/// until its window is open.
-fn prepare_disk(member: &Member<'_>, lab: &Lab, emulator: &Emulator) -> Disk {
-    let folder = member.node.layer().join(BUNDLES);
-    let bundles = Bundles::serve(member.fleet, PROFILE, &folder);
-    bundles.publish(&member.node, OLD_VERSION);
-    let os = bundles.publish(&member.node, NEW_VERSION);
+/// Creates the disk of a node that has downloaded the bundle of this version and has an offline
+/// grant. Waits until its window is open.
+fn prepare_disk(member: &Member<'_>, os: &str, lab: &Lab, emulator: &Emulator) -> Disk {
     let disk = Disk::create(lab.base(), &lab.path(NODE_NAME), emulator.path("before.img"));
     member.assign_new_policy(&json!({
         "updatePolicy": "UPDATE_POLICY_TARGET",
@@ -154,9 +156,9 @@ fn prepare_disk(member: &Member<'_>, lab: &Lab, emulator: &Emulator) -> Disk {
     }));
     // Preparation is slow on a busy machine. The replay takes hours at most.
     let opens = member.create_window(90, 82_800);
-    let rest = boot_until_rest(&disk, true);
-    assert_eq!(rest.booted.len(), 1, "{}", rest.output);
-    assert_eq!(member.only_run()["state"], "staged", "{}", rest.output);
+    let node = boot_until_rest(&disk, true);
+    assert_eq!(node.faults(), [""; 0], "{}", node.output);
+    assert_eq!(member.only_run()["state"], "staged", "{}", node.output);
     let grant = "test -e /var/lib/evenkeel-agent/grant.json";
     for script in [grant, ROLL_BACK_SCRIPT] {
         run_script(&disk, script);
@@ -244,8 +246,8 @@ impl RestingNode {
         let wrong = self.booted.iter().filter(|booted| end_state(booted).is_none());
         faults.extend(wrong.map(|booted| format!("it booted {booted}")));
         let (slot, number) = match self.reached() {
-            Some(EndState::Old) => ("A", 0),
-            Some(EndState::New) => ("B", 1),
+            Some(EndState::Old) => ("A", 0_usize),
+            Some(EndState::New) => ("B", 1_usize),
             None => return faults,
         };
         if self.next != slot {
@@ -258,8 +260,8 @@ impl RestingNode {
         faults
     }
 
-    /// As [`RestingNode::faults`], for a node without a server: its journal must be what the server will
-    /// record.
+    /// As [`RestingNode::faults`], for a node without a server: its journal must be what the
+    /// server will record.
     fn offline_faults(&self) -> Vec<String> {
         let mut faults = self.faults();
         let journal = (self.reached(), self.state.phase(), self.state.last_event_kind());
@@ -368,8 +370,8 @@ fn with_rauc_the_old_or_the_new_image_runs_after_a_power_cut_at_any_flush_and_wi
     };
     let seed = number("EVENKEEL_CUT_SEED", u64::from(std::process::id()) * 7_919);
     print_progress(&format!("EVENKEEL_CUT_SEED={seed}"));
-    let member = create_node(&fleet, &lab, &emulator);
-    let before = prepare_disk(&member, &lab, &emulator);
+    let (member, os) = create_node(&fleet, &lab, &emulator);
+    let before = prepare_disk(&member, &os, &lab, &emulator);
     let recorded = before.copy(emulator.path("recorded.img"));
     let log = emulator.path("log");
     let begun = Instant::now();
@@ -388,7 +390,7 @@ fn with_rauc_the_old_or_the_new_image_runs_after_a_power_cut_at_any_flush_and_wi
     let samples = number("EVENKEEL_CUT_SAMPLES", 4);
     let cuts = draw_cuts(&recording, seed, flushes, samples);
     print_progress(&format!(
-        "an update of {} flushes and {} writes, recorded in {:?}; {} cuts, {samples} of which lose unflushed data",
+        "an update of {} flushes and {} writes, recorded in {:?}; {} cuts, {samples} with loss",
         recording.flushes(),
         recording.writes(),
         begun.elapsed(),
