@@ -125,7 +125,7 @@ test-kill: tools ## kill the agent after every journal step, and 1,000 times at 
 	  $(step) test-kill cargo test --workspace --locked --test nodes -- --nocapture kill:: kill_at_random::
 
 .PHONY: test-cut
-test-cut: tools ## cut the power at every flush of an update, and 100 times with loss of unflushed data (CUTS=n, SAMPLES=n, SEED=n)
+test-cut: tools ## cut the power at every flush of an update of packages and of one with RAUC, and 100 times each with loss of unflushed data (CUTS=n, SAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_CUT_FLUSHES=$(or $(CUTS),1000000) EVENKEEL_CUT_SAMPLES=$(or $(SAMPLES),100) \
 	  $(if $(SEED),EVENKEEL_CUT_SEED=$(SEED)) \
 	  $(step) test-cut cargo test --workspace --locked --test nodes -- --nocapture cut:: --skip image_cut::

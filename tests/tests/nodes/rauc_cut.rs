@@ -95,7 +95,7 @@ cat /run/os-release > /usr/lib/os-release
 /// Goes back to the moment before the bundle was installed, but keeps the agent's journal and
 /// offline grant: without a server, the agent continues only an update that was prepared. It finds
 /// that the slot is not written and writes it again from the downloaded file.
-const ROLL_BACK_SCRIPT: &str = r"
+const ROLL_BACK_SCRIPT: &str = "
 cd /var/lib/evenkeel-agent
 rm -rf images
 cp -a /srv/copy/images /srv/copy/slots.json .
