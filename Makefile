@@ -147,7 +147,7 @@ test-vm: tools ## virtual machines with firmware, updated by a real server to go
 	  $(step) test-vm cargo test --workspace --locked --test nodes -- --nocapture vm::
 
 .PHONY: test-image-cut
-test-image-cut: tools ## cut the power at every write of an image update, and 40 times per flush with loss of unflushed data (SAMPLES=n, SEED=n)
+test-image-cut: tools ## cut the power at every write of an image update, with systemd-boot and with RAUC and GRUB, and 40 times per flush with loss of unflushed data (SAMPLES=n, SEED=n)
 	@SHOW=1 EVENKEEL_REQUIRE_OS_TESTS=1 EVENKEEL_VM=all EVENKEEL_IMAGE_CUT_SAMPLES=$(or $(SAMPLES),40) \
 	  $(if $(SEED),EVENKEEL_IMAGE_CUT_SEED=$(SEED)) \
 	  $(step) test-image-cut cargo test --workspace --locked --test nodes -- --nocapture image_cut::

@@ -1,11 +1,13 @@
 //! What a machine with two slots would boot, read from an image of its disk: the partition table ([`gpt`]), the
-//! file system of the boot partition ([`fat`]), and the entries in the order of systemd-boot ([`loader`]).
+//! file system of the boot partition ([`fat`]), and the entries in the order of systemd-boot ([`loader`]) or the
+//! variables of GRUB ([`grub`]).
 //!
 //! This is an independent implementation. It shares no code with the agent, and like the firmware it reads the
 //! disk without a journal and without repairs.
 
 pub mod fat;
 pub mod gpt;
+pub mod grub;
 pub mod loader;
 
 use std::ops::Range;

@@ -7,14 +7,19 @@
 //!
 //! For a machine with two slots the next boot can be computed without starting anything: [`MemoryDisk`] is its disk,
 //! [`BootJudge`] computes the result of the boot, and [`cut_everywhere`] tries every cut of a [`UpdateRecording`].
+//! [`GrubJudge`] and [`BundleRecording`] are the same for a machine with GRUB and RAUC.
 
+mod bundle;
 mod judge;
 mod memory;
 mod recording;
 mod replay;
 mod update;
 
-pub use judge::{BootJudge, BootVerdict, CutStatistics, ReleaseDigests, cut_after, cut_everywhere};
+pub use bundle::{BundleRecording, GrubJudge};
+pub use judge::{
+    BootJudge, BootVerdict, CutStatistics, DiskJudge, ReleaseDigests, cut_after, cut_everywhere,
+};
 pub use memory::{MemoryDisk, MemoryReplay};
 pub use recording::{Cut, Recording, Write};
 pub use replay::Replay;

@@ -13,7 +13,7 @@ use super::memory::{MemoryDisk, MemoryReplay};
 use super::recording::{Cut, Recording};
 use crate::boot::{self, NextBoot};
 
-type Digest = [u8; 32];
+pub(super) type Digest = [u8; 32];
 
 /// Digests of a release that a disk may have in its slots.
 #[derive(Clone, Debug)]
@@ -92,21 +92,67 @@ impl fmt::Display for BootVerdict {
     }
 }
 
-/// Judges one disk after another. Digests of unchanged parts are cached.
+/// Judges one disk after another.
+pub trait DiskJudge {
+    /// Result of the next boot of a machine with this disk.
+    fn judge(&mut self, disk: &MemoryDisk) -> BootVerdict;
+}
+
+/// Digests of parts of a disk. Those of unchanged parts are not computed again.
+#[derive(Debug, Default)]
+pub(super) struct DigestCache(HashMap<(Vec<Range<usize>>, u64), Digest>);
+
+impl DigestCache {
+    pub(super) fn digest(&mut self, disk: &MemoryDisk, ranges: Vec<Range<usize>>) -> Digest {
+        let versions = ranges.iter().map(|range| disk.version(range));
+        let version = versions.max().unwrap_or_default();
+        let cached = self.0.entry((ranges, version));
+        let digest = cached.or_insert_with_key(|(ranges, _)| {
+            let mut sum = Sha256::new();
+            for range in ranges {
+                sum.update(&disk.bytes()[range.clone()]);
+            }
+            sum.finalize().into()
+        });
+        *digest
+    }
+}
+
+/// Judges disks of a machine with systemd-boot.
 #[derive(Debug)]
 pub struct BootJudge {
     releases: Vec<ReleaseDigests>,
-    digests: HashMap<(Vec<Range<usize>>, u64), Digest>,
+    digests: DigestCache,
 }
 
 impl BootJudge {
     /// Creates a judge for disks that may have these releases.
     pub fn new(releases: Vec<ReleaseDigests>) -> Self {
-        Self { releases, digests: HashMap::new() }
+        Self { releases, digests: DigestCache::default() }
     }
 
-    /// Result of the next boot of a machine with this disk.
-    pub fn judge(&mut self, disk: &MemoryDisk) -> BootVerdict {
+    /// Version of the release that is started, if kernel and root belong to one release.
+    fn find_release(&mut self, disk: &MemoryDisk, start: &NextBoot) -> Result<String, String> {
+        let kernel = (start.slot, self.digests.digest(disk, start.kernel.clone()));
+        let mut releases = self.releases.iter();
+        let release = releases.find(|release| release.kernels.contains(&kernel));
+        let release = release.ok_or("its kernel belongs to no release")?.clone();
+        if release.is_retired {
+            return Err(format!("its kernel belongs to {}, which is retired", release.version));
+        }
+        let root = start.root.start..start.root.start + release.size.min(start.root.len());
+        if self.digests.digest(disk, vec![root]) != release.root {
+            return Err(format!(
+                "its kernel belongs to {}, but its root does not",
+                release.version
+            ));
+        }
+        Ok(release.version)
+    }
+}
+
+impl DiskJudge for BootJudge {
+    fn judge(&mut self, disk: &MemoryDisk) -> BootVerdict {
         let start = match boot::next_boot(disk.bytes()) {
             Ok(start) => start,
             Err(why) => return BootVerdict::Dead(why),
@@ -119,39 +165,6 @@ impl BootJudge {
                 if is_on_trial { BootVerdict::Spoiled(why) } else { BootVerdict::Dead(why) }
             }
         }
-    }
-
-    /// Version of the release that is started, if kernel and root belong to one release.
-    fn find_release(&mut self, disk: &MemoryDisk, start: &NextBoot) -> Result<String, String> {
-        let kernel = (start.slot, self.cached_digest(disk, start.kernel.clone()));
-        let mut releases = self.releases.iter();
-        let release = releases.find(|release| release.kernels.contains(&kernel));
-        let release = release.ok_or("its kernel belongs to no release")?.clone();
-        if release.is_retired {
-            return Err(format!("its kernel belongs to {}, which is retired", release.version));
-        }
-        let root = start.root.start..start.root.start + release.size.min(start.root.len());
-        if self.cached_digest(disk, vec![root]) != release.root {
-            return Err(format!(
-                "its kernel belongs to {}, but its root does not",
-                release.version
-            ));
-        }
-        Ok(release.version)
-    }
-
-    fn cached_digest(&mut self, disk: &MemoryDisk, ranges: Vec<Range<usize>>) -> Digest {
-        let versions = ranges.iter().map(|range| disk.version(range));
-        let version = versions.max().unwrap_or_default();
-        let cached = self.digests.entry((ranges, version));
-        let digest = cached.or_insert_with_key(|(ranges, _)| {
-            let mut sum = Sha256::new();
-            for range in ranges {
-                sum.update(&disk.bytes()[range.clone()]);
-            }
-            sum.finalize().into()
-        });
-        *digest
     }
 }
 
@@ -209,7 +222,7 @@ impl fmt::Display for CutStatistics {
 pub fn cut_everywhere(
     recording: &Recording,
     before: Vec<u8>,
-    judge: &mut BootJudge,
+    judge: &mut impl DiskJudge,
     (samples, seed): (u64, u64),
 ) -> CutStatistics {
     let mut replay = MemoryReplay::new(recording, before);
@@ -232,7 +245,7 @@ pub fn cut_everywhere(
 pub fn cut_after(
     recording: &Recording,
     before: Vec<u8>,
-    judge: &mut BootJudge,
+    judge: &mut impl DiskJudge,
     flushes: usize,
     chosen: (u64, u64),
 ) -> CutStatistics {
@@ -245,7 +258,7 @@ pub fn cut_after(
 fn cut_with_loss_after(
     replay: &mut MemoryReplay<'_>,
     flushes: usize,
-    judge: &mut BootJudge,
+    judge: &mut impl DiskJudge,
     (samples, seed): (u64, u64),
     statistics: &mut CutStatistics,
 ) {
@@ -260,7 +273,7 @@ fn cut_with_loss_after(
     }
 }
 
-fn sha256(bytes: &[u8]) -> Digest {
+pub(super) fn sha256(bytes: &[u8]) -> Digest {
     Sha256::digest(bytes).into()
 }
 

@@ -20,7 +20,7 @@ pub const NEW_VERSION: &str = "1.1";
 const STALE_VERSION: &str = "0.9";
 
 /// Time limit of the update on a busy machine.
-const UPDATE_TIMEOUT: Duration = Duration::from_mins(20);
+pub(super) const UPDATE_TIMEOUT: Duration = Duration::from_mins(20);
 
 /// A recorded image update.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use super::esp::{partition_range, partition_table};
 use super::judge::assert_nothing_left;
 use super::{Release, ReleaseKind, Slot, Vm, VmFleet, Vms, statement, tool};
 use crate::architecture::tree;
+use crate::boot::grub;
 use crate::lab::disk::try_output;
 use crate::lab::{Binaries, Lab, Node, build_debian_package, strip};
 
@@ -102,6 +103,11 @@ impl RaucVms {
         }
     }
 
+    /// The image in the bundle of a version.
+    pub fn image(&self, version: &str) -> PathBuf {
+        self.release_path(&format!("{version}.img"))
+    }
+
     fn release_path(&self, name: &str) -> PathBuf {
         self.root.layer().join(RELEASES).join(name)
     }
@@ -137,8 +143,7 @@ impl RaucVms {
             (next_slot(&variables) == Some(booted.slot)).then_some(())
         });
         vm.cut();
-        let image = fs::read(self.release_path(&format!("{}.img", booted.version)));
-        let image = image.expect("an image");
+        let image = fs::read(self.image(&booted.version)).expect("an image");
         let contents = DiskContents::read(&disk);
         let bytes = u64::try_from(image.len()).expect("a length");
         let in_slot = contents.slot_digest(booted.slot, bytes);
@@ -159,14 +164,7 @@ fn read_boot_variables(disk: &Path) -> Result<BTreeMap<String, String>, String> 
     // mtools would refuse a file system of an unexpected size.
     reading.env("MTOOLS_SKIP_CHECK", "1");
     reading.arg("-i").arg(format!("{}@@{start}", disk.display())).arg("::/grubenv");
-    Ok(parse_boot_variables(&try_output(&mut reading)?))
-}
-
-/// Parses an environment block of GRUB.
-fn parse_boot_variables(block: &str) -> BTreeMap<String, String> {
-    let lines = block.lines().filter(|line| !line.starts_with('#'));
-    let variables = lines.filter_map(|line| line.split_once('='));
-    variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    Ok(grub::parse_variables(&try_output(&mut reading)?))
 }
 
 /// The slot that GRUB starts next (`tests/lab/rauc/guest/grub.cfg`): the first one that is good and was not started since
@@ -192,13 +190,13 @@ mod tests {
                 "# GRUB Environment Block\nORDER={order}\nA_OK={}\nA_TRY={}\nB_OK={}\nB_TRY={}\n####",
                 a.0, a.1, b.0, b.1
             );
-            next_slot(&parse_boot_variables(&block))
+            next_slot(&grub::parse_variables(&block))
         };
         assert_eq!(next("A B", (1, 0), (1, 0)), Some(Slot::A));
         assert_eq!(next("B A", (1, 0), (1, 0)), Some(Slot::B));
         assert_eq!(next("B A", (1, 0), (1, 1)), Some(Slot::A));
         assert_eq!(next("B A", (1, 0), (0, 0)), Some(Slot::A));
         assert_eq!(next("A B", (1, 1), (0, 0)), None);
-        assert_eq!(next_slot(&parse_boot_variables("")), None);
+        assert_eq!(next_slot(&grub::parse_variables("")), None);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use evenkeel_simulator::rng::Rng;
 use evenkeel_tests::boot;
 use evenkeel_tests::cut::{
-    BootVerdict, Cut, MemoryReplay, NEW_VERSION, OLD_VERSION, UpdateRecording,
+    BootVerdict, Cut, DiskJudge as _, MemoryReplay, NEW_VERSION, OLD_VERSION, UpdateRecording,
 };
 use evenkeel_tests::history::{number, print_progress};
 use evenkeel_tests::lab::vm::{ReleaseKind, Vms};
