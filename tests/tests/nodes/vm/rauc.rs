@@ -52,6 +52,29 @@ fn a_good_bundle_is_kept_and_one_that_panics_or_is_never_healthy_leads_back() {
     assert_eq!(rauc.judge(&node.fleet, &mut node.vm, &[&good]), NEW_VERSION);
 }
 
+#[test]
+fn noise_for_a_kernel_and_an_endless_health_check_lead_back_and_only_an_order_retries_the_bundle() {
+    let Some(rauc) = RaucVms::open_if_all() else {
+        return;
+    };
+    let mut node = join(&rauc, "again");
+    let noise = rauc.release(NEW_VERSION, ReleaseKind::NoiseKernel);
+    assert_quarantined(&mut node, &noise);
+    assert_eq!(node.fleet.runs(&node.vm).len(), 1);
+
+    // One order allows one try.
+    node.fleet.order_update(&node.vm);
+    node.wait_for_runs(2);
+    let run = node.wait_for_run_end(&noise);
+    assert_eq!(run["state"], "reverted", "{run:#}");
+
+    let hung = rauc.release("1.2", ReleaseKind::HungHealth);
+    assert_quarantined(&mut node, &hung);
+    let good = rauc.release("1.3", ReleaseKind::Good);
+    node.update(&good, "succeeded");
+    assert_eq!(rauc.judge(&node.fleet, &mut node.vm, &[&good]), "1.3");
+}
+
 /// Cuts the power and restarts the machine. It must boot this release from this slot.
 #[track_caller]
 fn cut_and_restart(node: &mut Node, release: &Release, slot: Slot) {
