@@ -1,4 +1,5 @@
-//! An update with RAUC of a machine whose disk writes are recorded, and what GRUB starts after a power cut.
+//! An update with RAUC of a machine whose disk writes are recorded, and what GRUB starts after a
+//! power cut.
 
 use std::fs;
 use std::ops::Range;
