@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +15,10 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Delay between two looks at the ready file.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The maximum number of errors of the log that a failed test prints, and of characters of each.
+const MAX_PRINTED_ERRORS: usize = 10;
+const MAX_PRINTED_CHARS: usize = 600;
 
 /// Listeners that keep their address when the server is started again.
 const FIXED_LISTENERS: [&str; 4] = ["rest", "southbound", "files", "admin"];
@@ -162,6 +168,19 @@ impl ServerProcess {
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
+
+    /// Prints the last errors of the log. A response names no cause of an internal error, and the
+    /// folder of the log is removed with the test.
+    fn print_errors(&self) {
+        let log = self.log();
+        let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+        let last =
+            errors.get(errors.len().saturating_sub(MAX_PRINTED_ERRORS)..).unwrap_or_default();
+        for error in last {
+            let text: String = error.chars().take(MAX_PRINTED_CHARS).collect();
+            let _printed = writeln!(io::stderr(), "{}: {text}", self.log.display());
+        }
+    }
 }
 
 impl Drop for ServerProcess {
@@ -169,6 +188,9 @@ impl Drop for ServerProcess {
         if let Some(mut child) = self.child.take() {
             let _ended = child.kill();
             let _ended = child.wait();
+        }
+        if thread::panicking() {
+            self.print_errors();
         }
     }
 }
