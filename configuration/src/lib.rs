@@ -1,0 +1,28 @@
+//! The desired configuration of a node.
+//!
+//! A document lists entries in bundles. An entry is a component, a name and the desired state, for
+//! example `File`, `/etc/motd` and its content. The crate reads documents in three formats, checks
+//! them, and computes their revision. It does no input or output.
+//!
+//! | Module | Contents |
+//! | --- | --- |
+//! | [`document`] | the types of a document |
+//! | [`native`] | reads documents in YAML and JSON |
+//! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2 |
+//! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
+//! | [`validation`] | the rules of a document, with the path of each field that breaks one |
+//! | [`revision`] | canonical JSON and its digest |
+//! | [`user_data`] | renders a document for cloud-init, Ignition or as a script |
+//! | [`difference`] | the entries in which two documents differ |
+
+pub mod bcfg2;
+pub mod difference;
+pub mod document;
+pub mod gardener;
+pub mod native;
+pub mod revision;
+pub mod user_data;
+pub mod validation;
+
+pub use document::{Bundle, Component, Document, Entry};
+pub use validation::FieldError;
