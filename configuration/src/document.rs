@@ -448,6 +448,8 @@ impl Entry {
 impl Document {
     /// All entries with the bundle that they belong to, in the order of the document.
     pub fn entries(&self) -> impl Iterator<Item = (&Bundle, &Entry)> {
-        self.bundles.iter().flat_map(|bundle| bundle.entries.iter().map(move |entry| (bundle, entry)))
+        self.bundles
+            .iter()
+            .flat_map(|bundle| bundle.entries.iter().map(move |entry| (bundle, entry)))
     }
 }

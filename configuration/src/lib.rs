@@ -12,15 +12,19 @@
 //! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
 //! | [`validation`] | the rules of a document, with the path of each field that breaks one |
 //! | [`revision`] | canonical JSON and its digest |
+//! | `schema` | JSON Schema of documents (feature `schema`) |
 //! | [`user_data`] | renders a document for cloud-init, Ignition or as a script |
 //! | [`difference`] | the entries in which two documents differ |
 
 pub mod bcfg2;
+mod conversions;
 pub mod difference;
 pub mod document;
 pub mod gardener;
 pub mod native;
 pub mod revision;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod user_data;
 pub mod validation;
 

@@ -6,12 +6,13 @@ use serde_json::Value;
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("auth", &["kit"]),
-    ("cli", &["api", "kit", "registry"]),
+    ("cli", &["api", "configuration", "kit", "registry"]),
+    ("configuration", &[]),
     ("domain", &[]),
     ("fetch", &[]),
-    ("inventory", &["api", "auth", "domain", "kit", "store"]),
+    ("inventory", &["api", "auth", "configuration", "domain", "kit", "store"]),
     ("kit", &[]),
-    ("maintenance-manager", &["auth", "domain", "kit", "proto", "store"]),
+    ("maintenance-manager", &["auth", "configuration", "domain", "kit", "proto", "store"]),
     ("migrations", &[]),
     ("os-resource-manager", &["auth", "domain", "fetch", "kit", "registry", "store"]),
     ("pg", &[]),
@@ -22,9 +23,9 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         &["auth", "inventory", "kit", "maintenance-manager", "os-resource-manager", "pg", "store"],
     ),
     ("simulator", &["kit", "proto"]),
-    ("store", &["domain", "kit", "migrations"]),
+    ("store", &["configuration", "domain", "kit", "migrations"]),
     ("test-support", &["auth", "domain", "kit", "store"]),
-    ("update-agent", &["domain", "fetch", "kit", "proto"]),
+    ("update-agent", &["configuration", "domain", "fetch", "kit", "proto"]),
 ];
 
 /// Arrows that only a test feature of a crate may add.

@@ -1,0 +1,1 @@
+//! Reads and writes the literal `<Configuration>` of Bcfg2.

@@ -1,0 +1,1 @@
+//! The entries in which two documents differ.

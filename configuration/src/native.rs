@@ -1,0 +1,1 @@
+//! Reads and writes documents in YAML and JSON.

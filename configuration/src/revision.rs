@@ -1,0 +1,1 @@
+//! Canonical JSON of a document, and its digest.
