@@ -2,31 +2,33 @@
 
 use std::fmt;
 
-use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
-use serde::ser::Serializer;
+use serde::de::{self, Deserializer, Visitor};
+use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::document::{Component, Desired, Entry, FileMode, RawEntry};
-use crate::validation::FieldError;
+use crate::document::{Desired, Entry, FileMode, RawEntry};
+use crate::native::{NativeNode, read_desired};
+use crate::validation::{ErrorList, FieldError};
+
+/// Modes as people write them for chmod(1). As decimal numbers they would be other modes, for example
+/// 644 is 1204.
+const USUAL_MODES: [u64; 18] =
+    [400, 440, 444, 500, 550, 555, 600, 640, 644, 660, 664, 666, 700, 750, 755, 770, 775, 777];
 
 impl TryFrom<RawEntry> for Entry {
     type Error = FieldError;
 
-    /// Reads the fields of the component. The path of an error begins with `desired`.
+    /// Reads the fields of the component like `native::read`. The path of an error begins with
+    /// `desired`.
     fn try_from(raw: RawEntry) -> Result<Self, FieldError> {
-        let fields = raw.desired;
-        let desired = match raw.component {
-            Component::File => Desired::File(parse_fields(fields)?),
-            Component::Unit => Desired::Unit(parse_fields(fields)?),
-            Component::Package => Desired::Package(parse_fields(fields)?),
-            Component::PackageSource => Desired::PackageSource(parse_fields(fields)?),
-            Component::Action => Desired::Action(parse_fields(fields)?),
-            Component::User => Desired::User(parse_fields(fields)?),
-            Component::UserGroup => Desired::UserGroup(parse_fields(fields)?),
-            Component::Sysctl => Desired::Sysctl(parse_fields(fields)?),
-        };
-        Ok(Self { name: raw.name, desired })
+        let mut errors = ErrorList::default();
+        let fields = NativeNode::from(Value::Object(raw.desired));
+        let desired = read_desired(raw.component, "desired".to_owned(), Some(fields), &mut errors);
+        match errors.into_errors().into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok(Self { name: raw.name, desired }),
+        }
     }
 }
 
@@ -47,12 +49,24 @@ impl From<Entry> for RawEntry {
     }
 }
 
-fn parse_fields<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, FieldError> {
-    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
-        let path = error.path().to_string();
-        let path = if path == "." { "desired".to_owned() } else { format!("desired.{path}") };
-        FieldError::new(path, error.into_inner().to_string())
-    })
+impl Serialize for Entry {
+    /// Writes the fields of the component in the order of their declaration.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Entry", 3)?;
+        fields.serialize_field("component", &self.component())?;
+        fields.serialize_field("name", &self.name)?;
+        match &self.desired {
+            Desired::File(state) => fields.serialize_field("desired", state)?,
+            Desired::Unit(state) => fields.serialize_field("desired", state)?,
+            Desired::Package(state) => fields.serialize_field("desired", state)?,
+            Desired::PackageSource(state) => fields.serialize_field("desired", state)?,
+            Desired::Action(state) => fields.serialize_field("desired", state)?,
+            Desired::User(state) => fields.serialize_field("desired", state)?,
+            Desired::UserGroup(state) => fields.serialize_field("desired", state)?,
+            Desired::Sysctl(state) => fields.serialize_field("desired", state)?,
+        }
+        fields.end()
+    }
 }
 
 fn to_fields<T: Serialize>(state: &T) -> Map<String, Value> {
@@ -91,12 +105,28 @@ impl FileMode {
     /// A mode from its value, such as 420 for 0644.
     ///
     /// # Errors
-    /// The value is above 0o7777. The message names the accepted form.
+    /// The value is above 0o7777, or looks like octal digits. The message names the accepted form.
     pub fn from_value(value: u64) -> Result<Self, String> {
+        if USUAL_MODES.contains(&value) {
+            return Err(format!(
+                "{value} is a decimal number, which is the mode {value:04o}; write \"0{value}\""
+            ));
+        }
         let mode = u32::try_from(value).ok().filter(|mode| *mode <= Self::MAX.0);
         mode.map(Self).ok_or_else(|| {
             format!("{value} is above 4095 (octal 7777); write octal digits as text: \"0644\"")
         })
+    }
+}
+
+impl FileMode {
+    /// Parses a number without quotes in YAML: `0644` and `0o644` are octal, `420` is decimal.
+    pub(crate) fn parse_plain(text: &str) -> Result<Self, String> {
+        let is_decimal = text.bytes().all(|b| b.is_ascii_digit());
+        if text == "0" || !is_decimal || text.starts_with('0') {
+            return Self::parse(text);
+        }
+        Self::from_value(text.parse().unwrap_or(u64::MAX))
     }
 }
 

@@ -1,9 +1,12 @@
 //! The types of a document, as they are written in native YAML and JSON.
 
+mod component;
+
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use component::Component;
 
 /// The desired configuration of a node, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,8 +97,8 @@ pub struct Bundle {
 /// One desired thing.
 ///
 /// In YAML and JSON: `component`, `name` and `desired`, an object with the fields of the component.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "RawEntry", try_from = "RawEntry")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RawEntry")]
 pub struct Entry {
     /// Path of a file, or name of a unit, package, source, action, user, group or kernel setting.
     pub name: String,
@@ -113,20 +116,6 @@ pub struct RawEntry {
     /// Fields of the component.
     #[serde(default)]
     pub desired: serde_json::Map<String, serde_json::Value>,
-}
-
-/// The kind of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub enum Component {
-    File,
-    Unit,
-    Package,
-    PackageSource,
-    Action,
-    User,
-    UserGroup,
-    Sysctl,
 }
 
 /// The desired state of an entry.
@@ -262,7 +251,7 @@ pub enum UnitCommand {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PackageState {
     /// `any`, `absent`, or a version as the package manager writes it.
-    #[serde(default = "any_version")]
+    #[serde(default = "PackageState::any_version")]
     pub version: String,
 }
 
@@ -293,7 +282,7 @@ pub struct ActionSpec {
     #[serde(default)]
     pub status: ActionStatusCheck,
     /// Seconds after which the node kills the command: 1 to 86,400.
-    #[serde(default = "default_action_timeout")]
+    #[serde(default = "ActionSpec::default_timeout")]
     pub timeout: u32,
 }
 
@@ -382,46 +371,43 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn any_version() -> String {
-    "any".to_owned()
-}
-
-fn default_action_timeout() -> u32 {
-    300
-}
-
-impl Component {
-    /// All components, in the order of the reference.
-    pub const ALL: [Self; 8] = [
-        Self::File,
-        Self::Unit,
-        Self::Package,
-        Self::PackageSource,
-        Self::Action,
-        Self::User,
-        Self::UserGroup,
-        Self::Sysctl,
-    ];
-
-    /// The name in documents and reports.
+impl FileKind {
+    /// The name in documents.
     pub fn name(self) -> &'static str {
         match self {
-            Self::File => "File",
-            Self::Unit => "Unit",
-            Self::Package => "Package",
-            Self::PackageSource => "PackageSource",
-            Self::Action => "Action",
-            Self::User => "User",
-            Self::UserGroup => "UserGroup",
-            Self::Sysctl => "Sysctl",
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symlink",
+            Self::Absent => "absent",
+            Self::Permissions => "permissions",
         }
     }
 }
 
-impl fmt::Display for Component {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+impl PackageState {
+    /// Any version.
+    pub const ANY: &str = "any";
+
+    /// The package must not be installed.
+    pub const ABSENT: &str = "absent";
+
+    pub(crate) fn any_version() -> String {
+        Self::ANY.to_owned()
     }
+}
+
+impl ActionSpec {
+    /// Seconds.
+    pub const DEFAULT_TIMEOUT: u32 = 300;
+
+    fn default_timeout() -> u32 {
+        Self::DEFAULT_TIMEOUT
+    }
+}
+
+impl SecretRef {
+    /// Highest version: the highest number that every reader of JSON reads exactly.
+    pub const MAX_VERSION: u64 = (1 << 53) - 1;
 }
 
 impl Entry {

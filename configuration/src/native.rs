@@ -1,1 +1,136 @@
 //! Reads and writes documents in YAML and JSON.
+
+mod fields;
+mod states;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use crate::document::{Bundle, Component, Document, Entry};
+use crate::validation::{ErrorList, FieldError, MAX_ENTRIES, child_path};
+
+use fields::Fields;
+use tree::Node;
+
+pub(crate) use states::read_desired;
+pub(crate) use tree::{Node as NativeNode, excerpt};
+
+/// Longest document in bytes.
+pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+
+/// Most objects, lists, keys and scalars of a document: 50 for each of 20,000 entries. An entry with
+/// all fields of its component has fewer.
+const MAX_VALUES: usize = 50 * MAX_ENTRIES;
+
+/// Deepest nesting of objects and lists. The key of a secret is at the eighth level.
+const MAX_DEPTH: usize = 16;
+
+/// Reads a document in YAML or JSON.
+///
+/// Scalars without quotes that YAML reads as booleans or numbers are accepted as text: `y` and `1.10`
+/// are texts where a text is expected. It does not apply the rules of
+/// [`validate`](crate::validation::validate).
+///
+/// # Errors
+/// All wrong fields of the document with their paths.
+pub fn read(text: &str) -> Result<Document, Vec<FieldError>> {
+    let mut errors = ErrorList::default();
+    let document = read_document(text, &mut errors);
+    let errors = errors.into_errors();
+    if errors.is_empty() { Ok(document) } else { Err(errors) }
+}
+
+fn read_document(text: &str, errors: &mut ErrorList) -> Document {
+    if text.len() > MAX_DOCUMENT_BYTES {
+        let length = text.len();
+        errors.add(
+            "",
+            format!("{length} bytes are too long; at most {MAX_DOCUMENT_BYTES} are accepted"),
+        );
+        return Document::default();
+    }
+    // Some editors write a byte order mark at the start of a text.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let root = match Node::parse(text) {
+        Ok(root) if root.is_null() => {
+            errors.add("", "the document is empty; write an object with the field \"bundles\"");
+            return Document::default();
+        }
+        Ok(root) => root,
+        Err(message) => {
+            errors.add("", message);
+            return Document::default();
+        }
+    };
+    let mut fields = Fields::open("a document", String::new(), Some(root), errors);
+    let mut document = Document {
+        apply_mode: fields.choice("applyMode").unwrap_or_default(),
+        remove_extras: fields.choices("removeExtras"),
+        on_failure: fields.choice("onFailure").unwrap_or_default(),
+        purpose: fields.choice("purpose").unwrap_or_default(),
+        bundles: Vec::new(),
+    };
+    let mut entries_left = MAX_ENTRIES;
+    for (path, node) in fields.list("bundles") {
+        let bundle = fields.nested("a bundle", path, Some(node));
+        document.bundles.push(read_bundle(bundle, &mut entries_left));
+    }
+    fields.finish();
+    document
+}
+
+fn read_bundle(mut fields: Fields<'_>, entries_left: &mut usize) -> Bundle {
+    let name = fields.required_text("name");
+    let nodes = fields.list("entries");
+    if nodes.len() > *entries_left {
+        fields.error("entries", format!("a document has at most {MAX_ENTRIES} entries; split it"));
+    }
+    let count = nodes.len().min(*entries_left);
+    *entries_left -= count;
+    let mut entries = Vec::with_capacity(count);
+    for (path, node) in nodes.into_iter().take(count) {
+        entries.extend(read_entry(fields.nested("an entry", path, Some(node))));
+    }
+    fields.finish();
+    Bundle { name, entries }
+}
+
+/// Reads an entry. There is none if its component is unknown.
+fn read_entry(mut fields: Fields<'_>) -> Option<Entry> {
+    let component: Option<Component> = read_component(&mut fields);
+    let name = fields.required_text("name");
+    let node = fields.take("desired");
+    let path = child_path(fields.path(), "desired");
+    let desired = component.map(|component| read_desired(component, path, node, fields.errors()));
+    fields.finish();
+    Some(Entry { name, desired: desired? })
+}
+
+fn read_component(fields: &mut Fields<'_>) -> Option<Component> {
+    let node = fields.take("component").filter(|node| !node.is_null());
+    match node {
+        None => fields.missing("component"),
+        Some(Node::Plain(name) | Node::Text(name)) => {
+            if let Some(component) = Component::from_name(&name) {
+                return Some(component);
+            }
+            let accepted = Component::ALL.map(Component::name);
+            let message = format!("{} is not a component", excerpt(&name));
+            fields.error("component", fields::suggest(&message, &name, &accepted));
+        }
+        Some(node) => fields.error("component", format!("expected text, not {}", node.kind())),
+    }
+    None
+}
+
+/// Writes a document in YAML, in a form that readers of YAML 1.1 and 1.2 read alike.
+pub fn write(document: &Document) -> String {
+    let options = serde_saphyr::ser_options! {
+        // Readers disagree on folded text.
+        folded_wrap_chars: usize::MAX,
+    };
+    let mut yaml = String::new();
+    serde_saphyr::to_fmt_writer_with_options(&mut yaml, document, options)
+        .expect("a document has only text keys, and a String takes any text");
+    yaml
+}

@@ -38,24 +38,34 @@ pub fn json_schema() -> Value {
 
 fn to_json(schema: &RefOr<Schema>) -> Value {
     let mut value = serde_json::to_value(schema).expect("schemas have only text keys");
-    point_to_definitions(&mut value);
+    convert_from_openapi(&mut value);
     value
 }
 
-/// Replaces the references of `OpenAPI`.
-fn point_to_definitions(value: &mut Value) {
+/// Replaces what is particular to `OpenAPI`: the paths of references, and formats of numbers. An
+/// enumeration of one value becomes a constant.
+fn convert_from_openapi(value: &mut Value) {
     match value {
         Value::Object(fields) => {
+            if fields.get("type").is_some_and(|kind| kind.to_string().contains("integer")) {
+                fields.remove("format");
+            }
+            let constant = fields.get("enum").and_then(Value::as_array);
+            if let Some([constant]) = constant.map(Vec::as_slice) {
+                let constant = constant.clone();
+                fields.remove("enum");
+                fields.insert("const".to_owned(), constant);
+            }
             for (key, field) in fields {
                 match field {
                     Value::String(path) if key == "$ref" => {
                         *path = path.replace(OPENAPI_SCHEMAS, DEFINITIONS);
                     }
-                    _ => point_to_definitions(field),
+                    _ => convert_from_openapi(field),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(point_to_definitions),
+        Value::Array(items) => items.iter_mut().for_each(convert_from_openapi),
         _ => {}
     }
 }

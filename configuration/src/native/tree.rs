@@ -1,0 +1,253 @@
+//! A document as a tree of values that keeps scalars as they are written.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::options::NonFiniteFloatPolicy;
+use serde_saphyr::{DuplicateKeyPolicy, Error, Location, MergeKeyPolicy, Options, Spanned};
+
+use super::{MAX_DEPTH, MAX_VALUES};
+
+/// Most keys in a message.
+const MAX_KEY_CHARS: usize = 60;
+
+/// A value of YAML or JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Node {
+    /// A scalar without quotes that YAML reads as null, a boolean or a number, as it is written:
+    /// `y`, `0644`, `1e3`, `~`.
+    Plain(String),
+    /// Any other scalar.
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// Parses YAML or JSON. Anchors, aliases, tags, merge keys, repeated keys and further documents
+    /// are refused.
+    ///
+    /// # Errors
+    /// Names the line and the column.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let root: LocatedNode =
+            serde_saphyr::from_str_with_options(text, options()).map_err(|e| describe(&e))?;
+        Ok(root.resolve(text))
+    }
+
+    /// Whether the value is null or absent.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Self::Plain(text) if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    /// What the value is, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Plain(_) if self.is_null() => "null",
+            Self::Plain(_) => "a number or a boolean",
+            Self::Text(_) => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "an object",
+        }
+    }
+}
+
+impl From<Value> for Node {
+    /// A field of an object that is null is absent.
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Plain("null".to_owned()),
+            Value::Bool(value) => Self::Plain(value.to_string()),
+            Value::Number(number) => Self::Plain(number.to_string()),
+            Value::String(text) => Self::Text(text),
+            Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            Value::Object(fields) => {
+                let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+                Self::Map(fields.map(|(key, value)| (key, value.into())).collect())
+            }
+        }
+    }
+}
+
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_anchors: 0,
+            max_aliases: 0,
+            max_documents: 1,
+            max_depth: MAX_DEPTH,
+            max_nodes: MAX_VALUES,
+            max_events: MAX_VALUES * 3,
+        },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        merge_keys: MergeKeyPolicy::Error,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        reject_unsupported_tags: true,
+        with_snippet: false,
+    }
+}
+
+/// A value and where it is in the text.
+struct LocatedNode {
+    node: ParsedNode,
+    /// Byte offset and length.
+    span: (usize, usize),
+}
+
+enum ParsedNode {
+    /// The reader has converted the scalar. The span has it as it is written.
+    Converted,
+    Text(String),
+    List(Vec<LocatedNode>),
+    Map(Vec<(String, LocatedNode)>),
+}
+
+impl LocatedNode {
+    fn resolve(self, source: &str) -> Node {
+        match self.node {
+            ParsedNode::Converted => {
+                let (start, length) = self.span;
+                let written = source.get(start..start.saturating_add(length));
+                Node::Plain(written.unwrap_or_default().trim().to_owned())
+            }
+            ParsedNode::Text(text) => Node::Text(text),
+            ParsedNode::List(items) => {
+                Node::List(items.into_iter().map(|item| item.resolve(source)).collect())
+            }
+            ParsedNode::Map(fields) => {
+                let resolve = |(key, field): (String, Self)| (key, field.resolve(source));
+                Node::Map(fields.into_iter().map(resolve).collect())
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LocatedNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<ParsedNode>::deserialize(deserializer)?;
+        let span = spanned.defined.span();
+        let start = span.byte_offset().and_then(|offset| usize::try_from(offset).ok());
+        let length = span.byte_len().and_then(|length| usize::try_from(length).ok());
+        Ok(Self { node: spanned.value, span: (start.unwrap_or(0), length.unwrap_or(0)) })
+    }
+}
+
+impl<'de> Deserialize<'de> for ParsedNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = ParsedNode;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Converted)
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Converted)
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Converted)
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Converted)
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Converted)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<ParsedNode, E> {
+        Ok(ParsedNode::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<ParsedNode, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(ParsedNode::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<ParsedNode, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(key) = access.next_key()? {
+            fields.push((key, access.next_value()?));
+        }
+        Ok(ParsedNode::Map(fields))
+    }
+}
+
+/// The message for users, with the line and the column if they are known.
+fn describe(error: &Error) -> String {
+    let error = error.without_snippet();
+    let message = match error {
+        Error::Budget { breach, .. } => describe_breach(breach),
+        Error::MultipleDocuments { .. } => ONE_DOCUMENT.to_owned(),
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key {} occurs twice in one object", excerpt(key))
+        }
+        Error::DuplicateMappingKey { key: None, .. } => {
+            "a key occurs twice in one object".to_owned()
+        }
+        Error::MergeKeyNotAllowed { .. } => {
+            "merge keys (<<) are not accepted; write the fields out".to_owned()
+        }
+        Error::UnsupportedTag { tag, .. } => {
+            format!("the tag {} is not accepted; write the value without a tag", excerpt(tag))
+        }
+        Error::NullIntoString { .. } => "a key is null; write keys in quotes".to_owned(),
+        // The text of the other errors ends with their location.
+        other => return format!("this is not YAML or JSON: {other}"),
+    };
+    match error.location() {
+        Some(location) if location != Location::UNKNOWN => {
+            format!("line {}, column {}: {message}", location.line(), location.column())
+        }
+        _ => message,
+    }
+}
+
+const ONE_DOCUMENT: &str = "a second document begins here; write one document a file";
+
+fn describe_breach(breach: &BudgetBreach) -> String {
+    match breach {
+        BudgetBreach::Aliases { .. }
+        | BudgetBreach::Anchors { .. }
+        | BudgetBreach::AliasAnchorRatio { .. } => {
+            "anchors (&) and aliases (*) are not accepted; write the value out".to_owned()
+        }
+        BudgetBreach::Documents { .. } => ONE_DOCUMENT.to_owned(),
+        BudgetBreach::Depth { .. } => {
+            format!("values are nested more than {MAX_DEPTH} levels deep")
+        }
+        BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. } => {
+            format!("the document has more than {MAX_VALUES} values; split it")
+        }
+        other => format!("the document exceeds a limit: {other:?}"),
+    }
+}
+
+/// A text in quotes, shortened, for messages.
+pub(crate) fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(MAX_KEY_CHARS) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}

@@ -1,0 +1,130 @@
+//! Rules that concern several entries.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::{ErrorList, child_path, item_path, sysctl_words};
+use crate::document::{Component, Desired, Document, Entry, FileKind, FileState, UnitState};
+use crate::native::excerpt;
+
+/// Index of a bundle, and index of an entry in it.
+#[derive(Clone, Copy, Debug)]
+struct EntryIndex(usize, usize);
+
+impl EntryIndex {
+    fn path(self) -> String {
+        format!("bundles[{}].entries[{}]", self.0, self.1)
+    }
+}
+
+pub(super) fn check(document: &Document, errors: &mut ErrorList) {
+    check_bundle_names(document, errors);
+    check_unique_entries(document, errors);
+    let files = index_files(document);
+    for (index, entry) in indexed_entries(document) {
+        match &entry.desired {
+            Desired::File(_) => check_parents(index, &entry.name, &files, errors),
+            Desired::Unit(state) => check_file_paths(index, state, &files, errors),
+            _ => {}
+        }
+    }
+}
+
+fn indexed_entries(document: &Document) -> impl Iterator<Item = (EntryIndex, &Entry)> {
+    document.bundles.iter().enumerate().flat_map(|(bundle, entries)| {
+        let entries = entries.entries.iter().enumerate();
+        entries.map(move |(index, entry)| (EntryIndex(bundle, index), entry))
+    })
+}
+
+fn check_bundle_names(document: &Document, errors: &mut ErrorList) {
+    let mut first: HashMap<&str, usize> = HashMap::new();
+    for (index, bundle) in document.bundles.iter().enumerate() {
+        if let Some(earlier) = first.get(bundle.name.as_str()) {
+            let message = format!(
+                "the bundle {} is also bundles[{earlier}]; merge them or rename one",
+                excerpt(&bundle.name)
+            );
+            errors.add(&format!("bundles[{index}].name"), message);
+        } else {
+            first.insert(&bundle.name, index);
+        }
+    }
+}
+
+fn check_unique_entries(document: &Document, errors: &mut ErrorList) {
+    let mut first: HashMap<(Component, Cow<'_, str>), EntryIndex> = HashMap::new();
+    for (index, entry) in indexed_entries(document) {
+        let (component, name) = entry.key();
+        let key = (component, unique_name(component, name));
+        if let Some(earlier) = first.get(&key) {
+            let message = format!(
+                "{component} {} is also {}; a document has one entry for it",
+                excerpt(name),
+                earlier.path()
+            );
+            errors.add(&index.path(), message);
+        } else {
+            first.insert(key, index);
+        }
+    }
+}
+
+/// The name by which entries of a component are the same.
+fn unique_name(component: Component, name: &str) -> Cow<'_, str> {
+    match component {
+        Component::Sysctl if name.contains('/') => Cow::Owned(sysctl_words(name).join("\0")),
+        Component::Sysctl => Cow::Owned(name.replace('.', "\0")),
+        _ => Cow::Borrowed(name),
+    }
+}
+
+type FileIndex<'a> = HashMap<&'a str, (EntryIndex, &'a FileState)>;
+
+fn index_files(document: &Document) -> FileIndex<'_> {
+    let mut files = FileIndex::new();
+    for (index, entry) in indexed_entries(document) {
+        if let Desired::File(state) = &entry.desired {
+            files.entry(&entry.name).or_insert((index, state));
+        }
+    }
+    files
+}
+
+/// Refuses a path below something that is no directory.
+fn check_parents(index: EntryIndex, name: &str, files: &FileIndex<'_>, errors: &mut ErrorList) {
+    let mut parent = name;
+    while let Some((next, _)) = parent.rsplit_once('/').filter(|(next, _)| !next.is_empty()) {
+        parent = next;
+        let Some((earlier, state)) = files.get(parent) else { continue };
+        if matches!(state.kind, FileKind::File | FileKind::Symlink | FileKind::Absent) {
+            let message = format!(
+                "is below {} ({}), which has the type {}; nothing can be below it",
+                excerpt(parent),
+                earlier.path(),
+                state.kind.name()
+            );
+            errors.add(&child_path(&index.path(), "name"), message);
+            return;
+        }
+    }
+}
+
+/// Refuses paths of a unit that have no entry.
+fn check_file_paths(
+    index: EntryIndex,
+    state: &UnitState,
+    files: &FileIndex<'_>,
+    errors: &mut ErrorList,
+) {
+    for (item, file_path) in state.file_paths.iter().enumerate() {
+        if !files.contains_key(file_path.as_str()) {
+            let path = format!("{}.desired.filePaths", index.path());
+            let message = format!(
+                "no File entry of the document has the name {}; add the entry, or remove the path",
+                excerpt(file_path)
+            );
+            errors.add(&item_path(&path, item), message);
+        }
+    }
+}
