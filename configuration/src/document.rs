@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 pub use component::Component;
 
+/// Highest number of a user or group: 4,294,967,295 means that there is none.
+pub const MAX_ACCOUNT_ID: u32 = u32::MAX - 1;
+
 /// The desired configuration of a node, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -399,6 +402,9 @@ impl PackageState {
 impl ActionSpec {
     /// Seconds.
     pub const DEFAULT_TIMEOUT: u32 = 300;
+
+    /// Seconds: a day.
+    pub const MAX_TIMEOUT: u32 = 86_400;
 
     fn default_timeout() -> u32 {
         Self::DEFAULT_TIMEOUT

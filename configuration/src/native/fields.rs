@@ -22,6 +22,8 @@ pub(crate) struct Fields<'a> {
     fields: Vec<(String, Node)>,
     /// All fields of the object, in the order in which they are read.
     names: Vec<&'static str>,
+    /// Whether the value is no object, which is an error already.
+    is_invalid: bool,
     errors: &'a mut ErrorList,
 }
 
@@ -33,16 +35,16 @@ impl<'a> Fields<'a> {
         node: Option<Node>,
         errors: &'a mut ErrorList,
     ) -> Self {
-        let fields = match node {
-            Some(Node::Map(fields)) => fields,
-            None => Vec::new(),
-            Some(node) if node.is_null() => Vec::new(),
+        let (fields, is_invalid) = match node {
+            Some(Node::Map(fields)) => (fields, false),
+            None => (Vec::new(), false),
+            Some(node) if node.is_null() => (Vec::new(), false),
             Some(node) => {
                 errors.add(&path, format!("expected an object, not {}", node.kind()));
-                Vec::new()
+                (Vec::new(), true)
             }
         };
-        Self { owner, path, fields, names: Vec::new(), errors }
+        Self { owner, path, fields, names: Vec::new(), is_invalid, errors }
     }
 
     /// Takes a field as it is. Null counts as a value.
@@ -87,8 +89,10 @@ impl<'a> Fields<'a> {
 
     /// Adds the error of a field that is absent.
     pub(crate) fn missing(&mut self, name: &'static str) {
-        let message = format!("{} must have the field {name:?}", self.owner);
-        self.errors.add(&self.path, message);
+        if !self.is_invalid {
+            let message = format!("{} must have the field {name:?}", self.owner);
+            self.errors.add(&self.path, message);
+        }
     }
 
     fn to_text(&mut self, name: &str, node: Node) -> Option<String> {
@@ -129,8 +133,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Like [`Self::number`], for 32 bits.
-    pub(crate) fn small_number(&mut self, name: &'static str) -> Option<u32> {
-        let value = self.number(name, u64::from(u32::MAX))?;
+    pub(crate) fn small_number(&mut self, name: &'static str, max: u32) -> Option<u32> {
+        let value = self.number(name, u64::from(max))?;
         u32::try_from(value).ok()
     }
 

@@ -3,8 +3,8 @@
 use super::fields::Fields;
 use super::tree::Node;
 use crate::document::{
-    ActionSpec, Component, Desired, FileContent, FileState, PackageSourceState, PackageState,
-    SecretRef, SysctlState, UnitState, UserGroupState, UserState,
+    ActionSpec, Component, Desired, FileContent, FileState, MAX_ACCOUNT_ID, PackageSourceState,
+    PackageState, SecretRef, SysctlState, UnitState, UserGroupState, UserState,
 };
 use crate::validation::ErrorList;
 
@@ -94,14 +94,16 @@ fn read_action(fields: &mut Fields<'_>) -> ActionSpec {
         timing: fields.choice("timing").unwrap_or_default(),
         when: fields.choice("when").unwrap_or_default(),
         status: fields.choice("status").unwrap_or_default(),
-        timeout: fields.small_number("timeout").unwrap_or(ActionSpec::DEFAULT_TIMEOUT),
+        timeout: fields
+            .small_number("timeout", ActionSpec::MAX_TIMEOUT)
+            .unwrap_or(ActionSpec::DEFAULT_TIMEOUT),
     }
 }
 
 fn read_user(fields: &mut Fields<'_>) -> UserState {
     UserState {
         absent: fields.boolean("absent").unwrap_or_default(),
-        uid: fields.small_number("uid"),
+        uid: fields.small_number("uid", MAX_ACCOUNT_ID),
         group: fields.text("group"),
         groups: fields.texts("groups"),
         comment: fields.text("comment"),
@@ -113,7 +115,7 @@ fn read_user(fields: &mut Fields<'_>) -> UserState {
 fn read_group(fields: &mut Fields<'_>) -> UserGroupState {
     UserGroupState {
         absent: fields.boolean("absent").unwrap_or_default(),
-        gid: fields.small_number("gid"),
+        gid: fields.small_number("gid", MAX_ACCOUNT_ID),
     }
 }
 

@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 
 use super::text::check_path;
 use super::{ErrorList, child_path, item_path};
-use crate::document::{UserGroupState, UserState};
+use crate::document::{MAX_ACCOUNT_ID, UserGroupState, UserState};
 use crate::native::excerpt;
 
 /// Longest name of useradd(8).
 const MAX_ACCOUNT_NAME_BYTES: usize = 32;
-
-/// Highest ID: 4294967295 means that there is none.
-const MAX_ID: u32 = u32::MAX - 1;
 
 /// Name of a user or a group.
 pub(super) fn check_name(path: &str, name: &str, errors: &mut ErrorList) {
@@ -48,8 +45,8 @@ pub(super) fn check_owner(path: &str, owner: &str, kind: &str, errors: &mut Erro
 }
 
 fn check_id(path: &str, id: Option<u32>, errors: &mut ErrorList) {
-    if id.is_none_or(|id| id > MAX_ID) {
-        errors.add(path, format!("accepted are the numbers 0 to {MAX_ID}"));
+    if id.is_none_or(|id| id > MAX_ACCOUNT_ID) {
+        errors.add(path, format!("accepted are the numbers 0 to {MAX_ACCOUNT_ID}"));
     }
 }
 
