@@ -11,8 +11,8 @@ use crate::document::{Desired, Entry, FileMode, RawEntry};
 use crate::native::{NativeNode, read_desired};
 use crate::validation::{ErrorList, FieldError};
 
-/// Modes as people write them for chmod(1). As decimal numbers they would be other modes, for example
-/// 644 is 1204.
+/// Modes as people write them for chmod(1). As decimal numbers they would be other modes, for
+/// example 644 is 1204.
 const USUAL_MODES: [u64; 18] =
     [400, 440, 444, 500, 550, 555, 600, 640, 644, 660, 664, 666, 700, 750, 755, 770, 775, 777];
 

@@ -44,8 +44,8 @@ pub struct FieldChange {
     pub new: Option<Value>,
 }
 
-/// The entries that differ: added and changed entries in the order of the new document, then removed
-/// entries in the order of the old one. The order of entries is no difference.
+/// The entries that differ: added and changed entries in the order of the new document, then
+/// removed entries in the order of the old one. The order of entries is no difference.
 pub fn compare(old: &Document, new: &Document) -> Vec<EntryDifference> {
     let old_entries = index_entries(old);
     let new_entries = index_entries(new);

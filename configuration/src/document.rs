@@ -141,8 +141,8 @@ pub enum Desired {
 pub struct FileState {
     #[serde(default, rename = "type")]
     pub kind: FileKind,
-    /// Permissions: octal digits in a string (`"0644"`), or their value as a number. Files get 0600,
-    /// and directories 0755, if this is absent.
+    /// Permissions: octal digits in a string (`"0644"`), or their value as a number. Files get
+    /// 0600, and directories 0755, if this is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<FileMode>,
     /// User name or number. Root, if this is absent.
@@ -197,9 +197,11 @@ pub struct FileContent {
     pub secret_ref: Option<SecretRef>,
     /// HTTPS address that the node downloads the content from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^https://"))]
     pub uri: Option<String>,
     /// SHA-256 of the content at `uri`: 64 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(pattern = "^[0-9A-Fa-f]{64}$"))]
     pub sha256: Option<String>,
 }
 
@@ -211,6 +213,7 @@ pub struct SecretRef {
     pub name: String,
     pub key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 9_007_199_254_740_991_u64))]
     pub version: Option<u64>,
 }
 
@@ -222,15 +225,15 @@ pub struct UnitState {
     /// The unit file in `/etc/systemd/system`. Absent for a unit that a package provides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Drop-in files by their name, such as `10-limits.conf`. The node removes only drop-ins that it
-    /// has created.
+    /// Drop-in files by their name, such as `10-limits.conf`. The node removes only drop-ins that
+    /// it has created.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drop_ins: BTreeMap<String, String>,
     /// Whether the unit starts at boot. Absent: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable: Option<bool>,
-    /// What the node does with the unit after a change. Absent: it restarts the unit if it is enabled,
-    /// and stops it otherwise.
+    /// What the node does with the unit after a change. Absent: it restarts the unit if it is
+    /// enabled, and stops it otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<UnitCommand>,
     /// Paths of file entries whose change restarts the unit.
@@ -286,6 +289,7 @@ pub struct ActionSpec {
     pub status: ActionStatusCheck,
     /// Seconds after which the node kills the command: 1 to 86,400.
     #[serde(default = "ActionSpec::default_timeout")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 86_400))]
     pub timeout: u32,
 }
 
@@ -331,6 +335,7 @@ pub struct UserState {
     #[serde(default, skip_serializing_if = "is_false")]
     pub absent: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_294_u32))]
     pub uid: Option<u32>,
     /// Primary group. Absent: a group with the name of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -358,6 +363,7 @@ pub struct UserGroupState {
     #[serde(default, skip_serializing_if = "is_false")]
     pub absent: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_294_u32))]
     pub gid: Option<u32>,
 }
 

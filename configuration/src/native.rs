@@ -18,8 +18,8 @@ pub(crate) use tree::{Node as NativeNode, excerpt};
 /// Longest document in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 
-/// Most objects, lists, keys and scalars of a document: 50 for each of 20,000 entries. An entry with
-/// all fields of its component has fewer.
+/// Most objects, lists, keys and scalars of a document: 50 for each of 20,000 entries. An entry
+/// with all fields of its component has fewer.
 const MAX_VALUES: usize = 50 * MAX_ENTRIES;
 
 /// Deepest nesting of objects and lists. The key of a secret is at the eighth level.
@@ -27,8 +27,8 @@ const MAX_DEPTH: usize = 16;
 
 /// Reads a document in YAML or JSON.
 ///
-/// Scalars without quotes that YAML reads as booleans or numbers are accepted as text: `y` and `1.10`
-/// are texts where a text is expected. It does not apply the rules of
+/// Scalars without quotes that YAML reads as booleans or numbers are accepted as text: `y` and
+/// `1.10` are texts where a text is expected. It does not apply the rules of
 /// [`validate`](crate::validation::validate).
 ///
 /// # Errors

@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::document::Document;
 
-/// The document as canonical JSON (RFC 8785). Documents that are equal have the same canonical JSON.
+/// The document as canonical JSON (RFC 8785). Documents that are equal have the same canonical
+/// JSON.
 pub fn canonical_json(document: &Document) -> String {
     let value = serde_json::to_value(document).expect("a document has only text keys");
     let mut json = String::new();

@@ -109,7 +109,8 @@ fn entry_schema(component: Component) -> ObjectBuilder {
     let constant =
         ObjectBuilder::new().schema_type(Type::String).enum_values(Some([component.name()]));
     let name = ObjectBuilder::new().schema_type(Type::String).description(Some(
-        "Path of a file, or name of a unit, package, source, action, user, group or kernel setting.",
+        "Path of a file, or name of a unit, package, source, action, user, group or kernel \
+         setting.",
     ));
     let object = ObjectBuilder::new()
         .title(Some(component.name()))
@@ -158,3 +159,6 @@ impl ToSchema for FileMode {
         std::borrow::Cow::Borrowed("FileMode")
     }
 }
+
+#[cfg(test)]
+mod tests;

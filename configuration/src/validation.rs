@@ -51,8 +51,9 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// The fields of a document that break a rule: those of single entries in the order of the document,
-/// then those that concern several entries. Further errors than [`MAX_ERRORS`] are only counted.
+/// The fields of a document that break a rule: those of single entries in the order of the
+/// document, then those that concern several entries. Further errors than [`MAX_ERRORS`] are only
+/// counted.
 pub fn validate(document: &Document) -> Vec<FieldError> {
     let mut errors = ErrorList::default();
     check_settings(document, &mut errors);

@@ -295,8 +295,8 @@ fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// A decimal number. A number with a leading zero is octal in YAML 1.1 and decimal in YAML 1.2, so it
-/// is not accepted.
+/// A decimal number. A number with a leading zero is octal in YAML 1.1 and decimal in YAML 1.2, so
+/// it is not accepted.
 fn parse_decimal(text: &str) -> Option<u64> {
     let is_decimal = text.bytes().all(|b| b.is_ascii_digit());
     let is_clear = text == "0" || !text.starts_with('0');

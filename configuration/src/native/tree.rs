@@ -39,7 +39,8 @@ impl Node {
 
     /// Whether the value is null or absent.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(self, Self::Plain(text) if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+        const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
+        matches!(self, Self::Plain(text) if NULLS.contains(&text.as_str()))
     }
 
     /// What the value is, for messages.

@@ -28,7 +28,8 @@ impl ErrorList {
     }
 }
 
-/// Path of a field of an object: `bundles[0].name`, or `dropIns["10-a.conf"]` if the name is no word.
+/// Path of a field of an object: `bundles[0].name`, or `dropIns["10-a.conf"]` if the name is no
+/// word.
 pub(crate) fn child_path(parent: &str, name: &str) -> String {
     let is_word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     match (parent.is_empty(), is_word) {

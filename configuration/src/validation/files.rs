@@ -164,8 +164,8 @@ fn check_secret_ref(path: &str, secret_ref: &SecretRef, errors: &mut ErrorList) 
     if !is_name(&secret_ref.name) {
         errors.add(
             &child_path(path, "name"),
-            "is not the name of a secret; accepted are lower-case letters, digits, \"-\" and \".\", \
-             with a letter or digit at both ends",
+            "is not the name of a secret; accepted are lower-case letters, digits, \"-\" and \
+             \".\", with a letter or digit at both ends",
         );
     }
     let is_key = |text: &str| {

@@ -101,8 +101,8 @@ pub(super) fn check_source(path: &str, state: &PackageSourceState, errors: &mut 
     }
 }
 
-/// Checks that a source is one stanza of deb822(5) without `Signed-By`. The agent checks the meaning
-/// of the fields.
+/// Checks that a source is one stanza of deb822(5) without `Signed-By`. The agent checks the
+/// meaning of the fields.
 fn check_stanza(source: &str) -> Result<(), String> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(format!("is longer than {MAX_SOURCE_BYTES} bytes"));

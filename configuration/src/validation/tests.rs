@@ -66,8 +66,10 @@ fn a_thing_has_one_entry() {
     assert_eq!(
         errors,
         [
-            "bundles[1].entries[0]: Sysctl \"net/ipv4/ip_forward\" is also bundles[0].entries[2]; a document has one entry for it",
-            "bundles[1].entries[1]: User \"adm\" is also bundles[0].entries[0]; a document has one entry for it",
+            "bundles[1].entries[0]: Sysctl \"net/ipv4/ip_forward\" is also bundles[0].entries[2]; \
+             a document has one entry for it",
+            "bundles[1].entries[1]: User \"adm\" is also bundles[0].entries[0]; a document has \
+             one entry for it",
         ]
     );
 }
@@ -94,9 +96,12 @@ fn nothing_is_below_a_path_that_is_no_directory() {
     assert_eq!(
         errors,
         [
-            "bundles[0].entries[0].name: is below \"/a/link\" (bundles[0].entries[1]), which has the type symlink; nothing can be below it",
-            "bundles[0].entries[3].name: is below \"/a/file\" (bundles[0].entries[2]), which has the type file; nothing can be below it",
-            "bundles[0].entries[6].name: is below \"/gone\" (bundles[0].entries[5]), which has the type absent; nothing can be below it",
+            "bundles[0].entries[0].name: is below \"/a/link\" (bundles[0].entries[1]), which has \
+             the type symlink; nothing can be below it",
+            "bundles[0].entries[3].name: is below \"/a/file\" (bundles[0].entries[2]), which has \
+             the type file; nothing can be below it",
+            "bundles[0].entries[6].name: is below \"/gone\" (bundles[0].entries[5]), which has \
+             the type absent; nothing can be below it",
         ]
     );
 }
@@ -299,9 +304,12 @@ fn file_paths_of_a_unit_name_files_of_the_document() {
         errors,
         [
             "bundles[0].entries[0].desired.filePaths[2]: is in the list twice; remove one",
-            "bundles[0].entries[0].desired.filePaths[3]: \"c\" is not an absolute path; begin with \"/\"",
-            "bundles[0].entries[0].desired.filePaths[1]: no File entry of the document has the name \"/etc/b\"; add the entry, or remove the path",
-            "bundles[0].entries[0].desired.filePaths[3]: no File entry of the document has the name \"c\"; add the entry, or remove the path",
+            "bundles[0].entries[0].desired.filePaths[3]: \"c\" is not an absolute path; begin \
+             with \"/\"",
+            "bundles[0].entries[0].desired.filePaths[1]: no File entry of the document has the \
+             name \"/etc/b\"; add the entry, or remove the path",
+            "bundles[0].entries[0].desired.filePaths[3]: no File entry of the document has the \
+             name \"c\"; add the entry, or remove the path",
         ]
     );
 }
@@ -340,7 +348,8 @@ fn a_package_has_a_name_and_a_version_of_debian() {
 
 #[test]
 fn a_source_is_a_stanza_without_keys() {
-    let good = "# ours\nTypes: deb\nURIs: https://deb.example\n https://other.example\nSuites: stable\nComponents: main\n";
+    let good = "# ours\nTypes: deb\nURIs: https://deb.example\n https://other.example\n\
+                Suites: stable\nComponents: main\n";
     let key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nxjMEU\n-----END PGP PUBLIC KEY BLOCK-----\n";
     let desired =
         |source: &str, key: &str| serde_json::json!({"source": source, "key": key}).to_string();
@@ -383,7 +392,8 @@ fn accounts_have_the_names_of_useradd() {
 
 #[test]
 fn an_account_is_present_with_its_fields_or_absent() {
-    let user = "{uid: 4294967294, group: adm, groups: [a, b], comment: 'Ä, b', home: /home/a, shell: /bin/sh}";
+    let user = "{uid: 4294967294, group: adm, groups: [a, b], comment: 'Ä, b', home: /home/a, \
+                shell: /bin/sh}";
     assert_accepted("User", "a", user);
     assert_accepted("User", "a", "{absent: true}");
     assert_accepted("UserGroup", "a", "{gid: 0}");
