@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::document::{Desired, Entry, FileMode, RawEntry};
 use crate::native::{NativeNode, read_desired};
-use crate::validation::{ErrorList, FieldError};
+use crate::validation::{ErrorList, FieldError, excerpt};
 
 /// Modes as people write them for chmod(1). As decimal numbers they would be other modes, for
 /// example 644 is 1204.
@@ -94,10 +94,12 @@ impl FileMode {
         match mode {
             Some(mode) if is_octal && is_clear => Ok(Self(mode)),
             Some(mode) if is_octal => {
-                Err(format!("\"{text}\" is ambiguous; write four octal digits: \"{mode:04o}\""))
+                let text = excerpt(text);
+                Err(format!("{text} is ambiguous; write four octal digits: \"{mode:04o}\""))
             }
             _ => {
-                Err(format!("\"{text}\" is not a mode; write four octal digits, such as \"0644\""))
+                let text = excerpt(text);
+                Err(format!("{text} is not a mode; write four octal digits, such as \"0644\""))
             }
         }
     }

@@ -268,7 +268,7 @@ pub struct PackageState {
 pub struct PackageSourceState {
     /// Paragraph with `Types`, `URIs`, `Suites` and `Components`, without `Signed-By`.
     pub source: String,
-    /// OpenPGP key of the source, ASCII-armoured. The limits of the node's owner must allow it.
+    /// `OpenPGP` key of the source, ASCII-armoured. The limits of the node's owner must allow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

@@ -7,20 +7,20 @@ mod tests;
 mod tree;
 
 use crate::document::{Bundle, Component, Document, Entry};
-use crate::validation::{ErrorList, FieldError, MAX_ENTRIES, child_path};
+use crate::validation::{ErrorList, FieldError, MAX_ENTRIES, child_path, excerpt};
 
 use fields::Fields;
 use tree::Node;
 
 pub(crate) use states::read_desired;
-pub(crate) use tree::{Node as NativeNode, excerpt};
+pub(crate) use tree::Node as NativeNode;
 
 /// Longest document in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 
-/// Most objects, lists, keys and scalars of a document: 50 for each of 20,000 entries. An entry
-/// with all fields of its component has fewer.
-const MAX_VALUES: usize = 50 * MAX_ENTRIES;
+/// Most objects, lists, keys and scalars of a document: 30 for each of 20,000 entries. An entry
+/// with all fields of its component and no long lists has fewer.
+const MAX_VALUES: usize = 30 * MAX_ENTRIES;
 
 /// Deepest nesting of objects and lists. The key of a secret is at the eighth level.
 const MAX_DEPTH: usize = 16;

@@ -42,7 +42,7 @@ fn to_json(schema: &RefOr<Schema>) -> Value {
     value
 }
 
-/// Replaces what is particular to `OpenAPI`: the paths of references, and formats of numbers. An
+/// Replaces what is particular to OpenAPI: the paths of references, and formats of numbers. An
 /// enumeration of one value becomes a constant.
 fn convert_from_openapi(value: &mut Value) {
     match value {
@@ -60,6 +60,10 @@ fn convert_from_openapi(value: &mut Value) {
                 match field {
                     Value::String(path) if key == "$ref" => {
                         *path = path.replace(OPENAPI_SCHEMAS, DEFINITIONS);
+                    }
+                    Value::String(text) if key == "description" => {
+                        // The lines of a doc comment are wrapped.
+                        *text = text.replace('\n', " ");
                     }
                     _ => convert_from_openapi(field),
                 }

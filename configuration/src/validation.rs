@@ -15,7 +15,7 @@ use std::fmt;
 
 use crate::document::{Bundle, Desired, Document, Entry, SysctlState};
 
-pub(crate) use error_list::{ErrorList, child_path, item_path};
+pub(crate) use error_list::{ErrorList, child_path, excerpt, item_path, short};
 
 /// Most entries of a document.
 pub const MAX_ENTRIES: usize = 20_000;

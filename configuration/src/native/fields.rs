@@ -6,9 +6,9 @@ use std::fmt;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, Deserialize};
 
-use super::tree::{Node, excerpt};
+use super::tree::Node;
 use crate::document::FileMode;
-use crate::validation::{ErrorList, child_path, item_path};
+use crate::validation::{ErrorList, child_path, excerpt, item_path, short};
 
 /// Least similarity of a name that a message suggests.
 const MIN_SIMILARITY: f64 = 0.8;
@@ -19,7 +19,7 @@ pub(crate) struct Fields<'a> {
     /// What the object is, for messages: `File`, `a bundle`.
     owner: &'a str,
     path: String,
-    fields: Vec<(String, Node)>,
+    unread: Vec<(String, Node)>,
     /// All fields of the object, in the order in which they are read.
     names: Vec<&'static str>,
     /// Whether the value is no object, which is an error already.
@@ -35,7 +35,7 @@ impl<'a> Fields<'a> {
         node: Option<Node>,
         errors: &'a mut ErrorList,
     ) -> Self {
-        let (fields, is_invalid) = match node {
+        let (unread, is_invalid) = match node {
             Some(Node::Map(fields)) => (fields, false),
             None => (Vec::new(), false),
             Some(node) if node.is_null() => (Vec::new(), false),
@@ -44,14 +44,14 @@ impl<'a> Fields<'a> {
                 (Vec::new(), true)
             }
         };
-        Self { owner, path, fields, names: Vec::new(), is_invalid, errors }
+        Self { owner, path, unread, names: Vec::new(), is_invalid, errors }
     }
 
     /// Takes a field as it is. Null counts as a value.
     pub(crate) fn take(&mut self, name: &'static str) -> Option<Node> {
         self.names.push(name);
-        let index = self.fields.iter().position(|(key, _)| key == name)?;
-        Some(self.fields.remove(index).1)
+        let index = self.unread.iter().position(|(key, _)| key == name)?;
+        Some(self.unread.remove(index).1)
     }
 
     /// Takes a field. Null is an absent field.
@@ -67,24 +67,22 @@ impl<'a> Fields<'a> {
     /// A text. A number or a boolean counts as the text that the user wrote.
     pub(crate) fn text(&mut self, name: &'static str) -> Option<String> {
         let node = self.take_value(name)?;
-        self.to_text(name, node)
+        self.expect_text(name, node)
     }
 
     /// A text of which even null is the text that the user wrote.
     pub(crate) fn literal_text(&mut self, name: &'static str) -> Option<String> {
         let node = self.take(name)?;
-        self.to_text(name, node)
+        self.expect_text(name, node)
     }
 
     /// A text that must be present.
     pub(crate) fn required_text(&mut self, name: &'static str) -> String {
-        match self.take_value(name) {
-            Some(node) => self.to_text(name, node).unwrap_or_default(),
-            None => {
-                self.missing(name);
-                String::new()
-            }
-        }
+        let Some(node) = self.take_value(name) else {
+            self.missing(name);
+            return String::new();
+        };
+        self.expect_text(name, node).unwrap_or_default()
     }
 
     /// Adds the error of a field that is absent.
@@ -95,7 +93,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn to_text(&mut self, name: &str, node: Node) -> Option<String> {
+    fn expect_text(&mut self, name: &str, node: Node) -> Option<String> {
         match node {
             Node::Plain(text) | Node::Text(text) => Some(text),
             node => {
@@ -152,16 +150,16 @@ impl<'a> Fields<'a> {
     /// One of the values of an enumeration.
     pub(crate) fn choice<T: for<'de> Deserialize<'de>>(&mut self, name: &'static str) -> Option<T> {
         let node = self.take_value(name)?;
-        self.to_choice(&child_path(&self.path, name), node)
+        self.parse_choice(&child_path(&self.path, name), node)
     }
 
     /// A list of values of an enumeration.
     pub(crate) fn choices<T: for<'de> Deserialize<'de>>(&mut self, name: &'static str) -> Vec<T> {
         let items = self.list(name);
-        items.into_iter().filter_map(|(path, node)| self.to_choice(&path, node)).collect()
+        items.into_iter().filter_map(|(path, node)| self.parse_choice(&path, node)).collect()
     }
 
-    fn to_choice<T: for<'de> Deserialize<'de>>(&mut self, path: &str, node: Node) -> Option<T> {
+    fn parse_choice<T: for<'de> Deserialize<'de>>(&mut self, path: &str, node: Node) -> Option<T> {
         let (Node::Plain(text) | Node::Text(text)) = &node else {
             self.errors.add(path, format!("expected text, not {}", node.kind()));
             return None;
@@ -258,7 +256,7 @@ impl<'a> Fields<'a> {
 
     /// Refuses the fields that were not read.
     pub(crate) fn finish(self) {
-        for (key, _) in &self.fields {
+        for (key, _) in &self.unread {
             let message = format!("{} has no field {}", self.owner, excerpt(key));
             self.errors.add(&self.path, suggest(&message, key, &self.names));
         }
@@ -281,7 +279,7 @@ pub(crate) fn suggest(message: &str, name: &str, accepted: &[&str]) -> String {
 /// What the user wrote, for messages.
 fn written(node: &Node) -> String {
     match node {
-        Node::Plain(text) => format!(", not {text}"),
+        Node::Plain(text) => format!(", not {}", short(text)),
         Node::Text(text) => format!(", not {}", excerpt(text)),
         node => format!(", not {}", node.kind()),
     }

@@ -38,7 +38,7 @@ fn a_document_in_yaml_and_json_is_the_same_document() {
     assert_eq!(yaml, document(JSON));
     assert_eq!(yaml, serde_json::from_str(JSON).unwrap());
     assert_eq!(yaml, document(&write(&yaml)));
-    assert_eq!(yaml, document(&format!("\u{feff}---\n{}...\n", YAML)));
+    assert_eq!(yaml, document(&format!("\u{feff}---\n{YAML}...\n")));
     assert_eq!(revision(&yaml), revision(&document(JSON)));
 }
 
@@ -221,15 +221,23 @@ fn a_billion_laughs_are_refused_at_once() {
 }
 
 #[test]
-fn a_document_has_limits() {
+fn a_document_has_limited_depth_and_length() {
     let deep = format!("bundles: {}{}", "[".repeat(100), "]".repeat(100));
     assert!(errors(&deep).contains("values are nested more than 16 levels deep"));
-    let deep = format!("bundles: {}", "[".repeat(1_000_000));
+    let deep = format!("bundles: {}", "[".repeat(100_000));
     assert!(errors(&deep).contains("recursion limit exceeded"), "{}", errors(&deep));
-    let wide = format!("bundles: [{}]", "1,".repeat(1_100_000));
-    assert!(errors(&wide).contains("the document has more than 1000000 values"));
     let long = " ".repeat(MAX_DOCUMENT_BYTES + 1);
     assert!(errors(&long).contains("16777217 bytes are too long; at most 16777216 are accepted"));
+}
+
+#[test]
+fn a_document_has_a_limited_number_of_values() {
+    let wide = format!("bundles: [{}]", "1,".repeat(600_000));
+    assert!(errors(&wide).contains("the document has more than 600000 values"));
+}
+
+#[test]
+fn a_document_has_a_limited_number_of_entries() {
     let entry = "{component: User, name: u},";
     let entries = format!("bundles: [{{name: b, entries: [{}]}}]", entry.repeat(MAX_ENTRIES + 1));
     assert!(errors(&entries).contains("bundles[0].entries: a document has at most 20000 entries"));

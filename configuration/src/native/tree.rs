@@ -9,9 +9,7 @@ use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{DuplicateKeyPolicy, Error, Location, MergeKeyPolicy, Options, Spanned};
 
 use super::{MAX_DEPTH, MAX_VALUES};
-
-/// Most keys in a message.
-const MAX_KEY_CHARS: usize = 60;
+use crate::validation::excerpt;
 
 /// A value of YAML or JSON.
 #[derive(Clone, Debug, PartialEq)]
@@ -242,13 +240,5 @@ fn describe_breach(breach: &BudgetBreach) -> String {
             format!("the document has more than {MAX_VALUES} values; split it")
         }
         other => format!("the document exceeds a limit: {other:?}"),
-    }
-}
-
-/// A text in quotes, shortened, for messages.
-pub(crate) fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(MAX_KEY_CHARS) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::text::check_path;
-use super::{ErrorList, child_path, item_path};
+use super::{ErrorList, child_path, excerpt, item_path};
 use crate::document::{MAX_ACCOUNT_ID, UserGroupState, UserState};
-use crate::native::excerpt;
 
 /// Longest name of useradd(8).
 const MAX_ACCOUNT_NAME_BYTES: usize = 32;

@@ -2,6 +2,12 @@
 
 use super::{FieldError, MAX_ERRORS};
 
+/// Longest excerpt of a document in a message.
+const MAX_EXCERPT_CHARS: usize = 60;
+
+/// Longest message. Only messages with several excerpts or long lists reach it.
+const MAX_MESSAGE_CHARS: usize = 1000;
+
 /// Errors of one document. It keeps [`MAX_ERRORS`] and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorList {
@@ -12,6 +18,7 @@ pub(crate) struct ErrorList {
 impl ErrorList {
     pub(crate) fn add(&mut self, path: &str, message: impl Into<String>) {
         if self.errors.len() < MAX_ERRORS {
+            let message = cut(message.into(), MAX_MESSAGE_CHARS);
             self.errors.push(FieldError::new(path, message));
         } else {
             self.omitted += 1;
@@ -35,11 +42,32 @@ pub(crate) fn child_path(parent: &str, name: &str) -> String {
     match (parent.is_empty(), is_word) {
         (true, true) => name.to_owned(),
         (false, true) => format!("{parent}.{name}"),
-        (_, false) => format!("{parent}[{}]", crate::native::excerpt(name)),
+        (_, false) => format!("{parent}[{}]", excerpt(name)),
     }
 }
 
 /// Path of an item of a list.
 pub(crate) fn item_path(parent: &str, index: usize) -> String {
     format!("{parent}[{index}]")
+}
+
+/// A text in quotes, shortened, for messages.
+pub(crate) fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(MAX_EXCERPT_CHARS) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// A text without quotes, shortened, for messages.
+pub(crate) fn short(text: &str) -> String {
+    cut(text.chars().take(MAX_EXCERPT_CHARS + 1).collect(), MAX_EXCERPT_CHARS)
+}
+
+fn cut(mut text: String, max_chars: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(max_chars) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }

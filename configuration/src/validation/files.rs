@@ -6,9 +6,8 @@ use url::Url;
 
 use super::accounts::check_owner;
 use super::text::MAX_PATH_BYTES;
-use super::{ErrorList, child_path};
+use super::{ErrorList, child_path, excerpt};
 use crate::document::{FileContent, FileKind, FileMode, FileState, SecretRef};
-use crate::native::excerpt;
 
 /// Hexadecimal digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{ErrorList, child_path};
+use super::{ErrorList, child_path, excerpt, short};
 use crate::document::{PackageSourceState, PackageState};
-use crate::native::excerpt;
 
 /// Longest name of a package; dpkg has no limit.
 const MAX_PACKAGE_NAME_BYTES: usize = 128;
@@ -148,7 +147,7 @@ fn parse_stanza(source: &str) -> Result<BTreeMap<String, String>, String> {
         }
         let name = name.to_ascii_lowercase();
         if fields.insert(name.clone(), value.to_owned()).is_some() {
-            return Err(format!("has the field {name} twice"));
+            return Err(format!("has the field {} twice", short(&name)));
         }
         last = Some(name);
     }

@@ -1,14 +1,13 @@
 //! Rules that concern several entries.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::{ErrorList, child_path, item_path, sysctl_words};
+use super::{ErrorList, child_path, excerpt, item_path, sysctl_words};
 use crate::document::{Component, Desired, Document, Entry, FileKind, FileState, UnitState};
-use crate::native::excerpt;
 
 /// Index of a bundle, and index of an entry in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EntryIndex(usize, usize);
 
 impl EntryIndex {
@@ -21,11 +20,10 @@ pub(super) fn check(document: &Document, errors: &mut ErrorList) {
     check_bundle_names(document, errors);
     check_unique_entries(document, errors);
     let files = index_files(document);
+    check_parents(&files, errors);
     for (index, entry) in indexed_entries(document) {
-        match &entry.desired {
-            Desired::File(_) => check_parents(index, &entry.name, &files, errors),
-            Desired::Unit(state) => check_file_paths(index, state, &files, errors),
-            _ => {}
+        if let Desired::Unit(state) = &entry.desired {
+            check_file_paths(index, state, &files, errors);
         }
     }
 }
@@ -91,22 +89,30 @@ fn index_files(document: &Document) -> FileIndex<'_> {
     files
 }
 
-/// Refuses a path below something that is no directory.
-fn check_parents(index: EntryIndex, name: &str, files: &FileIndex<'_>, errors: &mut ErrorList) {
-    let mut parent = name;
-    while let Some((next, _)) = parent.rsplit_once('/').filter(|(next, _)| !next.is_empty()) {
-        parent = next;
-        let Some((earlier, state)) = files.get(parent) else { continue };
-        if matches!(state.kind, FileKind::File | FileKind::Symlink | FileKind::Absent) {
-            let message = format!(
-                "is below {} ({}), which has the type {}; nothing can be below it",
-                excerpt(parent),
-                earlier.path(),
-                state.kind.name()
-            );
-            errors.add(&child_path(&index.path(), "name"), message);
-            return;
+/// Refuses paths below something that is no directory.
+fn check_parents(files: &FileIndex<'_>, errors: &mut ErrorList) {
+    let mut sorted: Vec<(&str, EntryIndex, FileKind)> =
+        files.iter().map(|(name, (index, state))| (*name, *index, state.kind)).collect();
+    sorted.sort_unstable_by_key(|(name, ..)| *name);
+    let mut refused = BTreeMap::new();
+    for (parent, parent_index, kind) in &sorted {
+        if !matches!(kind, FileKind::File | FileKind::Symlink | FileKind::Absent) {
+            continue;
         }
+        let prefix = format!("{parent}/");
+        let start = sorted.partition_point(|(name, ..)| *name < prefix.as_str());
+        let below = sorted[start..].iter().take_while(|(name, ..)| name.starts_with(&prefix));
+        for (_, index, _) in below {
+            let message = || {
+                let path = parent_index.path();
+                let (parent, kind) = (excerpt(parent), kind.name());
+                format!("is below {parent} ({path}), a {kind} entry; nothing can be below it")
+            };
+            refused.entry(*index).or_insert_with(message);
+        }
+    }
+    for (index, message) in refused {
+        errors.add(&child_path(&index.path(), "name"), message);
     }
 }
 

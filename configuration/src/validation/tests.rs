@@ -1,5 +1,5 @@
-use super::validate;
-use crate::document::{Document, ExtraKind};
+use super::{MAX_ERRORS, validate};
+use crate::document::{Bundle, Desired, Document, Entry, ExtraKind, FileState, PackageState};
 use crate::native;
 
 /// The errors of a document, one a line.
@@ -96,12 +96,12 @@ fn nothing_is_below_a_path_that_is_no_directory() {
     assert_eq!(
         errors,
         [
-            "bundles[0].entries[0].name: is below \"/a/link\" (bundles[0].entries[1]), which has \
-             the type symlink; nothing can be below it",
-            "bundles[0].entries[3].name: is below \"/a/file\" (bundles[0].entries[2]), which has \
-             the type file; nothing can be below it",
-            "bundles[0].entries[6].name: is below \"/gone\" (bundles[0].entries[5]), which has \
-             the type absent; nothing can be below it",
+            "bundles[0].entries[0].name: is below \"/a/link\" (bundles[0].entries[1]), a symlink \
+             entry; nothing can be below it",
+            "bundles[0].entries[3].name: is below \"/a/file\" (bundles[0].entries[2]), a file \
+             entry; nothing can be below it",
+            "bundles[0].entries[6].name: is below \"/gone\" (bundles[0].entries[5]), a absent \
+             entry; nothing can be below it",
         ]
     );
 }
@@ -456,4 +456,28 @@ fn removed_extras_are_listed_once() {
     let document = Document { remove_extras, ..Document::default() };
     let errors: Vec<String> = validate(&document).iter().map(ToString::to_string).collect();
     assert_eq!(errors, ["removeExtras[2]: is in the list twice; remove one"]);
+}
+
+#[test]
+fn deep_paths_are_checked_in_a_moment() {
+    let name = |index: usize| format!("{}/{index}", "/a".repeat(2040));
+    let entry =
+        |index: usize| Entry { name: name(index), desired: Desired::File(FileState::default()) };
+    let bundle = Bundle { name: "b".to_owned(), entries: (0..500).map(entry).collect() };
+    let document = Document { bundles: vec![bundle], ..Document::default() };
+    assert_eq!(validate(&document), []);
+}
+
+#[test]
+fn messages_and_errors_are_limited() {
+    let entry = Entry {
+        name: "x".repeat(1 << 20),
+        desired: Desired::Package(PackageState { version: "x".repeat(1 << 20) }),
+    };
+    let bundle = Bundle { name: "b".to_owned(), entries: vec![entry; 60] };
+    let document = Document { bundles: vec![bundle], ..Document::default() };
+    let errors = validate(&document);
+    assert_eq!(errors.len(), MAX_ERRORS + 1);
+    assert_eq!(errors[MAX_ERRORS].to_string(), "79 further errors are not listed");
+    assert!(errors.iter().all(|error| error.to_string().len() < 500), "{errors:?}");
 }

@@ -1,7 +1,6 @@
 //! Rules that several components share.
 
-use super::ErrorList;
-use crate::native::excerpt;
+use super::{ErrorList, excerpt};
 
 /// Longest path of Linux, without the final NUL.
 pub(super) const MAX_PATH_BYTES: usize = 4095;

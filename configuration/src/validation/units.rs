@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::text::{MAX_NAME_BYTES, check_path, check_script};
-use super::{ErrorList, child_path, item_path};
+use super::{ErrorList, child_path, excerpt, item_path};
 use crate::document::UnitState;
-use crate::native::excerpt;
 
 /// Types of units, by their suffix (systemd.unit(5)).
 const SUFFIXES: [&str; 11] = [

@@ -163,8 +163,8 @@ fn action_spec() -> impl Strategy<Value = ActionSpec> {
 }
 
 fn user_state() -> impl Strategy<Value = UserState> {
-    let places = (option::of(text()), option::of(text()), option::of(text()));
-    (any::<bool>(), option::of(0..=MAX_ACCOUNT_ID), option::of(text()), texts(), places).prop_map(
+    let paths = (option::of(text()), option::of(text()), option::of(text()));
+    (any::<bool>(), option::of(0..=MAX_ACCOUNT_ID), option::of(text()), texts(), paths).prop_map(
         |(absent, uid, group, groups, (comment, home, shell))| UserState {
             absent,
             uid,
