@@ -182,15 +182,21 @@ mod tests {
             "#,
         );
         let differences = compare(&old, &new);
-        let lines: Vec<String> = differences.iter().map(describe).collect();
+        let lines: Vec<String> = differences.iter().flat_map(describe).collect();
         assert_eq!(
             lines,
             [
-                r#"Changed Sysctl vm.swappiness: bundle "web" -> "base""#,
-                r#"Changed Unit nginx.service: desired.dropIns["10-a.conf"] "[Service]" -> "[Install]", desired.dropIns["20-b.conf"] "[Unit]" -> -"#,
-                r#"Changed File /etc/motd: desired.content.base64 - -> "YQ==", desired.content.inline "a" -> -, desired.owner - -> "www-data""#,
-                "Added User deploy: ",
-                "Removed Package nginx: ",
+                "Changed Sysctl vm.swappiness",
+                r#"bundle "web" -> "base""#,
+                "Changed Unit nginx.service",
+                r#"desired.dropIns["10-a.conf"] "[Service]" -> "[Install]""#,
+                r#"desired.dropIns["20-b.conf"] "[Unit]" -> -"#,
+                "Changed File /etc/motd",
+                r#"desired.content.base64 - -> "YQ==""#,
+                r#"desired.content.inline "a" -> -"#,
+                r#"desired.owner - -> "www-data""#,
+                "Added User deploy",
+                "Removed Package nginx",
             ]
         );
         assert!(compare(&new, &new).is_empty());
@@ -215,10 +221,11 @@ mod tests {
         assert!(compare(&old, &new).is_empty());
     }
 
-    fn describe(difference: &EntryDifference) -> String {
-        let fields: Vec<String> = difference.fields.iter().map(describe_field).collect();
-        let EntryDifference { component, name, change, .. } = difference;
-        format!("{change:?} {component} {name}: {}", fields.join(", "))
+    /// The entry and each field, one a line.
+    fn describe(difference: &EntryDifference) -> Vec<String> {
+        let EntryDifference { component, name, change, fields } = difference;
+        let entry = format!("{change:?} {component} {name}");
+        std::iter::once(entry).chain(fields.iter().map(describe_field)).collect()
     }
 
     fn describe_field(change: &FieldChange) -> String {

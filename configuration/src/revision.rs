@@ -115,7 +115,8 @@ mod tests {
             concat!(
                 r#"{"control":"\b\t\f\r\u001f"#,
                 "\u{7f}\u{2028}",
-                r#"","literals":[null,true,false],"numbers":[0,-7,9007199254740991],"string":"€$\u000f\nA'B\"\\\\\"/"}"#
+                r#"","literals":[null,true,false],"numbers":[0,-7,9007199254740991],"#,
+                r#""string":"€$\u000f\nA'B\"\\\\\"/"}"#
             )
         );
     }

@@ -13,6 +13,8 @@ mod units;
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::document::{Bundle, Desired, Document, Entry, SysctlState};
 
 pub(crate) use error_list::{ErrorList, child_path, excerpt, item_path, short};
@@ -24,7 +26,7 @@ pub const MAX_ENTRIES: usize = 20_000;
 pub const MAX_ERRORS: usize = 100;
 
 /// A field that breaks a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FieldError {
     /// Path of the field, such as `bundles[0].entries[2].desired.mode`. Empty for the document.
     pub path: String,

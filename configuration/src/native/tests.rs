@@ -201,6 +201,7 @@ fn what_is_no_document_is_refused() {
         ("bundles: !x []", "line 1, column 13: the tag \"!x\" is not accepted"),
         ("<<: {bundles: []}", "line 1, column 1: merge keys (<<) are not accepted"),
         ("~: a", "line 1, column 1: a key is null"),
+        ("? [a]\n: b", "line 1, column 3: a key is an object or a list; keys are texts"),
         ("a: &a 1\nb: *a\n", "line 1, column 7: anchors (&) and aliases (*) are not accepted"),
         ("a: *b", "this is not YAML or JSON"),
         ("\u{0}", "this is not YAML or JSON"),

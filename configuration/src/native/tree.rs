@@ -212,6 +212,7 @@ fn describe(error: &Error) -> String {
             format!("the tag {} is not accepted; write the value without a tag", excerpt(tag))
         }
         Error::NullIntoString { .. } => "a key is null; write keys in quotes".to_owned(),
+        Error::Unexpected { .. } => "a key is an object or a list; keys are texts".to_owned(),
         // The text of the other errors ends with their location.
         other => return format!("this is not YAML or JSON: {other}"),
     };

@@ -95,7 +95,10 @@ fn the_schema_refuses_fields_of_other_components() {
         let document = json!({"bundles": [{"name": "b", "entries": [entry]}]});
         mismatch(&schema, &schema, &document, "").is_some()
     };
-    let entry = |component: &str, desired: Value| json!({"component": component, "name": "n", "desired": desired});
+    let entry = |component: &str, desired: Value| {
+        let fields = [("component", component.into()), ("name", "n".into()), ("desired", desired)];
+        Value::from_iter(fields)
+    };
     assert!(!refused(entry("Sysctl", json!({"value": "1"}))));
     assert!(!refused(entry("Package", json!({}))));
     assert!(!refused(json!({"component": "File", "name": "/a"})));
@@ -116,7 +119,8 @@ fn the_schema_has_all_components_with_the_fields_that_are_read() {
         assert_eq!(entry["properties"]["component"]["const"], component.name());
         assert_eq!(entry["additionalProperties"], false);
         let state = resolve(&schema, &entry["properties"]["desired"]);
-        let expected: Vec<_> = state["properties"].as_object().unwrap().keys().cloned().collect();
+        let properties = state["properties"].as_object().unwrap();
+        let expected: Vec<String> = properties.keys().cloned().collect();
         assert_eq!(read_fields(component), expected, "{component}");
         let required = state["required"].as_array().is_some_and(|names| !names.is_empty());
         assert_eq!(required, has_required_fields(component), "{component}");

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use super::{ErrorList, child_path, excerpt, item_path, sysctl_words};
 use crate::document::{Component, Desired, Document, Entry, FileKind, FileState, UnitState};
 
+/// Where the node writes unit files and drop-ins.
+const UNIT_FOLDER: &str = "/etc/systemd/system";
+
 /// Index of a bundle, and index of an entry in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EntryIndex(usize, usize);
@@ -24,6 +27,7 @@ pub(super) fn check(document: &Document, errors: &mut ErrorList) {
     for (index, entry) in indexed_entries(document) {
         if let Desired::Unit(state) = &entry.desired {
             check_file_paths(index, state, &files, errors);
+            check_unit_files((index, &entry.name), state, &files, errors);
         }
     }
 }
@@ -131,6 +135,25 @@ fn check_file_paths(
                 excerpt(file_path)
             );
             errors.add(&item_path(&path, item), message);
+        }
+    }
+}
+
+/// Refuses file entries for files that a unit entry writes.
+fn check_unit_files(
+    (unit_index, name): (EntryIndex, &str),
+    state: &UnitState,
+    files: &FileIndex<'_>,
+    errors: &mut ErrorList,
+) {
+    let unit_file = format!("{UNIT_FOLDER}/{name}");
+    let drop_ins = state.drop_ins.keys().map(|drop_in| format!("{unit_file}.d/{drop_in}"));
+    let unit_file = state.content.as_ref().map(|_| unit_file.clone());
+    for path in unit_file.into_iter().chain(drop_ins) {
+        if let Some((index, _)) = files.get(path.as_str()) {
+            let unit_path = unit_index.path();
+            let message = format!("{unit_path} writes the same file; remove one of them");
+            errors.add(&index.path(), message);
         }
     }
 }

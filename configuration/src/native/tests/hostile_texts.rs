@@ -13,6 +13,7 @@ use crate::document::{
 };
 use crate::native::{read, write};
 use crate::revision::revision;
+use crate::validation::{MAX_ERRORS, validate};
 
 const HOSTILE: [&str; 64] = [
     "",
@@ -235,7 +236,8 @@ proptest! {
         prop_assert_eq!(json_copy.as_ref(), Ok(&document), "{}", &json);
         let typed: Document = serde_json::from_str(&json).unwrap();
         prop_assert_eq!(revision(&typed), revision(&document));
-        prop_assert_eq!(typed, document);
+        prop_assert_eq!(typed, document.clone());
+        prop_assert!(validate(&document).len() <= MAX_ERRORS + 1);
     }
 
     #[test]
