@@ -23,7 +23,7 @@ impl TryFrom<RawEntry> for Entry {
     /// `desired`.
     fn try_from(raw: RawEntry) -> Result<Self, FieldError> {
         let mut errors = ErrorList::default();
-        let fields = NativeNode::from(Value::Object(raw.desired));
+        let fields = NativeNode::from(Value::Object(raw.desired)).without_null_fields();
         let desired = read_desired(raw.component, "desired".to_owned(), Some(fields), &mut errors);
         match errors.into_errors().into_iter().next() {
             Some(error) => Err(error),

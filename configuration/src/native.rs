@@ -28,7 +28,8 @@ const MAX_DEPTH: usize = 16;
 /// Reads a document in YAML or JSON.
 ///
 /// Scalars without quotes that YAML reads as booleans or numbers are accepted as text: `y` and
-/// `1.10` are texts where a text is expected. It does not apply the rules of
+/// `1.10` are texts where a text is expected. In YAML, even `null` is a text as a content. In JSON,
+/// a field that is null is absent. It does not apply the rules of
 /// [`validate`](crate::validation::validate).
 ///
 /// # Errors

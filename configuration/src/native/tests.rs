@@ -166,6 +166,8 @@ fn null_is_an_absent_field() {
     assert_eq!(explicit, desired("User", "null"));
     let raw = r#"{"component": "File", "name": "/a", "desired": {"content": {"inline": null}}}"#;
     let entry: Entry = serde_json::from_str(raw).unwrap();
+    let json = format!(r#" {{"bundles": [{{"name": "b", "entries": [{raw}]}}]}}"#);
+    assert_eq!(document(&json).bundles[0].entries[0], entry);
     let Desired::File(state) = entry.desired else { panic!("no file") };
     assert_eq!(state.content.unwrap_or_default().inline, None);
 }

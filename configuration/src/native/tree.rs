@@ -25,14 +25,30 @@ pub(crate) enum Node {
 
 impl Node {
     /// Parses YAML or JSON. Anchors, aliases, tags, merge keys, repeated keys and further documents
-    /// are refused.
+    /// are refused. In JSON, a field that is null is absent: programs write null for it.
     ///
     /// # Errors
     /// Names the line and the column.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let root: LocatedNode =
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| describe(&e))?;
-        Ok(root.resolve(text))
+        let root = root.resolve(text);
+        Ok(if text.trim_start().starts_with('{') { root.without_null_fields() } else { root })
+    }
+
+    /// Removes the fields of objects that are null.
+    pub(crate) fn without_null_fields(self) -> Self {
+        match self {
+            Self::List(items) => {
+                Self::List(items.into_iter().map(Self::without_null_fields).collect())
+            }
+            Self::Map(fields) => {
+                let is_set = |node: &Self| !matches!(node, Self::Plain(text) if text == "null");
+                let fields = fields.into_iter().filter(|(_, node)| is_set(node));
+                Self::Map(fields.map(|(key, node)| (key, node.without_null_fields())).collect())
+            }
+            scalar => scalar,
+        }
     }
 
     /// Whether the value is null or absent.
@@ -54,7 +70,6 @@ impl Node {
 }
 
 impl From<Value> for Node {
-    /// A field of an object that is null is absent.
     fn from(value: Value) -> Self {
         match value {
             Value::Null => Self::Plain("null".to_owned()),
@@ -63,8 +78,8 @@ impl From<Value> for Node {
             Value::String(text) => Self::Text(text),
             Value::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
             Value::Object(fields) => {
-                let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-                Self::Map(fields.map(|(key, value)| (key, value.into())).collect())
+                let fields = fields.into_iter().map(|(key, value)| (key, value.into()));
+                Self::Map(fields.collect())
             }
         }
     }
