@@ -1,1 +1,55 @@
 //! Reads and writes the literal `<Configuration>` of Bcfg2.
+//!
+//! This is the document that Bcfg2's server sends to a client and `bcfg2 -c FILE` stores, not the
+//! repository of the server. Everything that has no counterpart is refused with its path, such as
+//! `Bundle[web]/Path[/etc/motd]/@mode`.
+//!
+//! | Bcfg2 | Entry |
+//! | --- | --- |
+//! | `Path` of type `file`, `directory`, `symlink`, `permissions`, `nonexistent` | `File` |
+//! | `Service` of type `systemd` | `Unit`, enabled or disabled, without a unit file |
+//! | `Package` of type `deb` | `Package` |
+//! | `POSIXUser`, `POSIXGroup` | `User`, `UserGroup` |
+//! | `Action` | `Action` |
+//!
+//! - A service with `restart="true"` restarts after a change of a file in its bundle. In Bcfg2,
+//!   changes of the bundle's packages and users restart it as well.
+//! - An `Independent` is a bundle whose services do not restart.
+//! - `version="auto"` of a package means the newest version. It is read as `any`, because update
+//!   policies decide on newer versions.
+//! - A command without `shell="true"` is split into words as Bcfg2's client does.
+//! - The text of a file is its content, with all white space.
+//!
+//! Written documents have only elements that Bcfg2's client reads. Unit files, drop-ins, package
+//! sources and kernel settings become files with an action that loads them.
+
+mod entries;
+mod entry_reader;
+mod entry_writer;
+mod paths;
+mod shell;
+mod structure_reader;
+mod structure_writer;
+mod xml;
+mod xml_output;
+
+use crate::document::Document;
+use crate::validation::FieldError;
+
+/// Reads a literal `<Configuration>`.
+///
+/// # Errors
+/// The text is not such a document, or holds something that is not offered. Each error has the path
+/// of the element.
+pub fn read(text: &str) -> Result<Document, Vec<FieldError>> {
+    let root = xml::parse(text).map_err(|error| vec![error])?;
+    structure_reader::read_configuration(root)
+}
+
+/// Writes a document for `bcfg2 -f FILE`. Equal documents give equal text.
+///
+/// # Errors
+/// Bcfg2 has no form for something in the document. The errors have the paths of the fields.
+pub fn write(document: &Document) -> Result<String, Vec<FieldError>> {
+    structure_writer::write_configuration(document)
+}

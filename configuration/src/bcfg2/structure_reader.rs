@@ -1,0 +1,208 @@
+//! Reads the bundles of a `<Configuration>`.
+
+use std::collections::HashSet;
+
+use super::entries::{
+    read_action, read_package, read_service, read_user, read_user_group, unit_name,
+};
+use super::entry_reader::{EntryReader, ErrorList, refusal};
+use super::paths::read_path;
+use super::xml::{XmlElement, shorten};
+use crate::document::{Bundle, Component, Desired, Document, Entry};
+use crate::validation::FieldError;
+
+/// Maximum number of paths in all lists of files that restart a unit.
+const MAX_RESTART_PATHS: usize = 200_000;
+
+/// Longest name of an entry or a bundle, in bytes: that of a path.
+const MAX_NAME_BYTES: usize = 4096;
+
+/// Reads the root of a document.
+pub(super) fn read_configuration(root: XmlElement) -> Result<Document, Vec<FieldError>> {
+    if let Some(error) = refuse_root(&root) {
+        return Err(vec![error]);
+    }
+    let mut reader = StructureReader::default();
+    let mut errors = ErrorList::default();
+    for (name, value) in &root.attributes {
+        match name.as_str() {
+            // The revision of Bcfg2's repository does not identify the document.
+            "revision" => {}
+            "version" if value == "2.0" => {}
+            "version" => {
+                let message = format!("\"{}\" is not offered; accepted: 2.0", shorten(value));
+                errors.add("@version", message);
+            }
+            _ => errors.add(&format!("@{}", shorten(name)), "the attribute is not offered"),
+        }
+    }
+    if !root.text.trim().is_empty() {
+        errors.add("", "text is not accepted outside of files");
+    }
+    for (index, element) in root.children.into_iter().enumerate() {
+        reader.read_structure(element, index + 1, &mut errors);
+    }
+    errors.finish(Document { bundles: reader.bundles, ..Document::default() })
+}
+
+fn refuse_root(root: &XmlElement) -> Option<FieldError> {
+    match root.name.as_str() {
+        "Configuration" => None,
+        "error" => Some(FieldError::new("error", server_error(root))),
+        name => {
+            let name = shorten(name);
+            let message = format!(
+                "the document is <{name}>; accepted: <Configuration>, as bcfg2 -c FILE stores it"
+            );
+            Some(FieldError::new("", message))
+        }
+    }
+}
+
+/// The message of a server of Bcfg2 that has no configuration for the client.
+fn server_error(element: &XmlElement) -> String {
+    let kind = element.attributes.iter().find(|(name, _)| name == "type");
+    let kind = kind.map_or("error", |(_, kind)| kind);
+    let text = shorten(element.text.trim());
+    let text = if text.is_empty() { "no message" } else { &text };
+    format!("the server of Bcfg2 reported a {}: {text}", shorten(kind))
+}
+
+/// An entry of a bundle.
+struct ReadEntry {
+    entry: Entry,
+    restarts_with_bundle: bool,
+}
+
+#[derive(Default)]
+struct StructureReader {
+    bundles: Vec<Bundle>,
+    bundle_names: HashSet<String>,
+    keys: HashSet<(Component, String)>,
+    restart_path_count: usize,
+    /// Number of the last name that was made for a bundle.
+    last_number: usize,
+}
+
+impl StructureReader {
+    /// Reads a `Bundle` or an `Independent`.
+    fn read_structure(&mut self, element: XmlElement, position: usize, errors: &mut ErrorList) {
+        if element.name == "error" {
+            errors.add("error", server_error(&element));
+            return;
+        }
+        let mut reader = EntryReader::new(element, "", position, errors);
+        let is_bundle = reader.element_name() == "Bundle";
+        if !is_bundle && reader.element_name() != "Independent" {
+            reader.add_error("the element is not offered; accepted: Bundle, Independent");
+            return;
+        }
+        let name = if is_bundle { reader.require("name") } else { reader.take("name") };
+        let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| self.unused_name());
+        let is_independent = reader.take_flag("independent") || !is_bundle;
+        // Properties of the file in Bcfg2's repository.
+        for attribute in ["description", "origin", "revision", "version"] {
+            reader.take(attribute);
+        }
+        check_name(&mut reader, &name);
+        if !self.bundle_names.insert(name.clone()) {
+            reader.add_error("the bundle is listed twice");
+        }
+        let children = reader.take_children();
+        let mut entries = Vec::with_capacity(children.len());
+        for (index, child) in children.into_iter().enumerate() {
+            let entry = self.read_entry(reader.child(child, index + 1), is_independent);
+            entries.extend(entry);
+        }
+        self.add_restart_paths(&mut reader, &mut entries);
+        reader.finish();
+        let entries = entries.into_iter().map(|read| read.entry).collect();
+        self.bundles.push(Bundle { name, entries });
+    }
+
+    /// A name for an `Independent` without one.
+    fn unused_name(&mut self) -> String {
+        let mut name = "independent".to_owned();
+        while self.bundle_names.contains(&name) {
+            self.last_number += 1;
+            name = format!("independent-{}", self.last_number + 1);
+        }
+        name
+    }
+
+    /// Reads an entry. None if there is an error.
+    fn read_entry(
+        &mut self,
+        mut reader: EntryReader<'_>,
+        is_independent: bool,
+    ) -> Option<ReadEntry> {
+        if let Some(failure) = reader.take("failure") {
+            let failure = shorten(&failure);
+            reader.add_error(format!("the server of Bcfg2 could not bind the entry: {failure}"));
+            return None;
+        }
+        // The name of the entry's source in Bcfg2's repository.
+        reader.take("altsrc");
+        let mut restarts_with_bundle = false;
+        let tag = reader.element_name().to_owned();
+        if !TAGS.contains(&tag.as_str()) {
+            reader.add_error(refusal(&tag));
+            return None;
+        }
+        let mut name = reader.require("name")?;
+        check_name(&mut reader, &name);
+        let desired = match tag.as_str() {
+            "Path" => read_path(&mut reader).map(Desired::File),
+            "Package" => read_package(&mut reader).map(Desired::Package),
+            "Service" => {
+                name = unit_name(name);
+                read_service(&mut reader).map(|service| {
+                    restarts_with_bundle = service.restarts_with_bundle && !is_independent;
+                    Desired::Unit(service.state)
+                })
+            }
+            "Action" => read_action(&mut reader, is_independent).map(Desired::Action),
+            "POSIXUser" => read_user(&mut reader, &name).map(Desired::User),
+            _ => Some(Desired::UserGroup(read_user_group(&mut reader))),
+        };
+        // After an error in the state, attributes may be unread that are not wrong.
+        let entry = Entry { name, desired: desired? };
+        let (component, name) = entry.key();
+        if !self.keys.insert((component, name.to_owned())) {
+            let name = shorten(name);
+            reader.add_error(format!("{component} {name} is listed twice in the document"));
+        }
+        reader.finish().then_some(ReadEntry { entry, restarts_with_bundle })
+    }
+
+    /// A change of a file restarts the services of its bundle.
+    fn add_restart_paths(&mut self, reader: &mut EntryReader<'_>, entries: &mut [ReadEntry]) {
+        let is_file = |read: &&ReadEntry| read.entry.component() == Component::File;
+        let files = entries.iter().filter(is_file).map(|read| read.entry.name.clone());
+        let paths: Vec<String> = files.collect();
+        for read in entries.iter_mut().filter(|read| read.restarts_with_bundle) {
+            self.restart_path_count += paths.len();
+            if self.restart_path_count > MAX_RESTART_PATHS {
+                reader.add_error(
+                    "the bundles have too many pairs of a service and a file; divide the bundle, \
+                     or write restart=\"false\"",
+                );
+                return;
+            }
+            if let Desired::Unit(state) = &mut read.entry.desired {
+                state.file_paths.clone_from(&paths);
+            }
+        }
+    }
+}
+
+/// Elements of entries.
+const TAGS: [&str; 6] = ["Path", "Package", "Service", "Action", "POSIXUser", "POSIXGroup"];
+
+fn check_name(reader: &mut EntryReader<'_>, name: &str) {
+    if name.len() > MAX_NAME_BYTES {
+        reader.add_error_at("@name", format!("the name is longer than {MAX_NAME_BYTES} bytes"));
+    } else if name.chars().any(char::is_control) {
+        reader.add_error_at("@name", "the name has a control character");
+    }
+}
