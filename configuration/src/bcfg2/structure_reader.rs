@@ -11,8 +11,11 @@ use super::xml::{XmlElement, shorten};
 use crate::document::{Bundle, Component, Desired, Document, Entry};
 use crate::validation::FieldError;
 
-/// Maximum number of paths in all lists of files that restart a unit.
-const MAX_RESTART_PATHS: usize = 200_000;
+/// Approximate limit of the memory for lists of files that restart a unit, in bytes.
+const MAX_RESTART_LIST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Approximate memory overhead of a string, in bytes.
+const OVERHEAD_BYTES: usize = 32;
 
 /// Longest name of an entry or a bundle, in bytes: that of a path.
 const MAX_NAME_BYTES: usize = 4096;
@@ -79,7 +82,7 @@ struct StructureReader {
     bundles: Vec<Bundle>,
     bundle_names: HashSet<String>,
     keys: HashSet<(Component, String)>,
-    restart_path_count: usize,
+    restart_list_bytes: usize,
     /// Number of the last name that was made for a bundle.
     last_number: usize,
 }
@@ -180,9 +183,10 @@ impl StructureReader {
         let is_file = |read: &&ReadEntry| read.entry.component() == Component::File;
         let files = entries.iter().filter(is_file).map(|read| read.entry.name.clone());
         let paths: Vec<String> = files.collect();
+        let size: usize = paths.iter().map(|path| path.len() + OVERHEAD_BYTES).sum();
         for read in entries.iter_mut().filter(|read| read.restarts_with_bundle) {
-            self.restart_path_count += paths.len();
-            if self.restart_path_count > MAX_RESTART_PATHS {
+            self.restart_list_bytes += size;
+            if self.restart_list_bytes > MAX_RESTART_LIST_BYTES {
                 reader.add_error(
                     "the bundles have too many pairs of a service and a file; divide the bundle, \
                      or write restart=\"false\"",

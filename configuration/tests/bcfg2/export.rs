@@ -222,8 +222,15 @@ fn packages_actions_users_and_groups_keep_their_fields() {
     );
 }
 
+/// Compares the error of a document with one entry.
+#[track_caller]
+fn assert_error(document: &Document, message: &str) {
+    let expected = format!("bundles[0].entries[0].{message}");
+    assert_eq!(write(document).unwrap_err(), [expected]);
+}
+
 #[test]
-fn fields_without_a_form_in_bcfg2_are_refused() {
+fn fields_of_files_without_a_form_in_bcfg2_are_refused() {
     let secret = json!({"content": {"secretRef": {"name": "s", "key": "k"}}});
     let uri = json!({"content": {"uri": "https://x", "sha256": "00"}});
     let cases = [
@@ -249,6 +256,15 @@ fn fields_without_a_form_in_bcfg2_are_refused() {
             "desired.target: Bcfg2 requires a target; write it",
         ),
         (entry("File", "/f\u{1}", json!({})), "name: the character '\\u{1}' has no form in XML"),
+    ];
+    for (document, message) in cases {
+        assert_error(&document, message);
+    }
+}
+
+#[test]
+fn other_fields_without_a_form_in_bcfg2_are_refused() {
+    let cases = [
         (
             entry("Package", "p", json!({"version": "absent"})),
             "desired.version: Bcfg2 cannot require that a package is absent; remove the entry",
@@ -301,8 +317,7 @@ fn fields_without_a_form_in_bcfg2_are_refused() {
         ),
     ];
     for (document, message) in cases {
-        let expected = format!("bundles[0].entries[0].{message}");
-        assert_eq!(write(&document).unwrap_err(), [expected]);
+        assert_error(&document, message);
     }
 }
 
