@@ -40,7 +40,7 @@ use crate::validation::FieldError;
 ///
 /// # Errors
 /// The text is not such a document, or holds something that is not offered. Each error has the path
-/// of the element.
+/// of the element; an error of the syntax has no path.
 pub fn read(text: &str) -> Result<Document, Vec<FieldError>> {
     let root = xml::parse(text).map_err(|error| vec![error])?;
     structure_reader::read_configuration(root)

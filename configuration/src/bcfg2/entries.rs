@@ -1,6 +1,8 @@
 //! Reads the elements of a bundle except `Path`.
 
-use super::entry_reader::EntryReader;
+use std::collections::HashSet;
+
+use super::entry_reader::{EntryReader, refusal};
 use super::shell;
 use super::xml::shorten;
 use crate::document::{
@@ -158,12 +160,13 @@ fn default_home(name: &str) -> String {
 
 /// The groups of `MemberOf` elements: an attribute or, in older documents, the text.
 fn read_groups(reader: &mut EntryReader<'_>) -> Option<Vec<String>> {
-    let mut groups: Vec<String> = Vec::new();
+    let mut groups = Vec::new();
+    let mut names = HashSet::new();
     let mut is_valid = true;
     for (index, child) in reader.take_children().into_iter().enumerate() {
         let mut member = reader.child(child, index + 1);
         if member.element_name() != "MemberOf" {
-            let message = super::entry_reader::refusal(member.element_name());
+            let message = refusal(member.element_name());
             member.add_error(message);
             is_valid = false;
             continue;
@@ -175,7 +178,7 @@ fn read_groups(reader: &mut EntryReader<'_>) -> Option<Vec<String>> {
             member.add_error("the group is missing; write group=\"NAME\"");
         } else if !text.is_empty() && text != group {
             member.add_error("the attribute group and the text are different");
-        } else if groups.contains(&group) {
+        } else if !names.insert(group.clone()) {
             member.add_error(format!("the group {} is listed twice", shorten(&group)));
         }
         groups.push(group);

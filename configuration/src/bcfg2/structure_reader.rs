@@ -34,13 +34,16 @@ pub(super) fn read_configuration(root: XmlElement) -> Result<Document, Vec<Field
             "version" if value == "2.0" => {}
             "version" => {
                 let message = format!("\"{}\" is not offered; accepted: 2.0", shorten(value));
-                errors.add("@version", message);
+                errors.add("Configuration/@version", message);
             }
-            _ => errors.add(&format!("@{}", shorten(name)), "the attribute is not offered"),
+            _ => {
+                let path = format!("Configuration/@{}", shorten(name));
+                errors.add(&path, "the attribute is not offered");
+            }
         }
     }
     if !root.text.trim().is_empty() {
-        errors.add("", "text is not accepted outside of files");
+        errors.add("Configuration", "text is not accepted outside of files");
     }
     for (index, element) in root.children.into_iter().enumerate() {
         reader.read_structure(element, index + 1, &mut errors);

@@ -94,7 +94,7 @@ pub(super) fn shorten(text: &str) -> String {
     const MAX_CHARS: usize = 300;
     let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut short: String = visible.take(MAX_CHARS).collect();
-    if short.len() < text.len() {
+    if text.chars().nth(MAX_CHARS).is_some() {
         short.push('…');
     }
     short

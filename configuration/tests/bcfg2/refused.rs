@@ -275,16 +275,19 @@ fn structures_other_than_bundles_are_refused() {
              <Path name='/x' type='nonexistent'/><Bundle name='b' color='red'>text</Bundle>\
              </Configuration>",
             &[
-                "@version: \"1.0\" is not offered; accepted: 2.0",
-                "@toolset: the attribute is not offered",
-                "text is not accepted outside of files",
+                "Configuration/@version: \"1.0\" is not offered; accepted: 2.0",
+                "Configuration/@toolset: the attribute is not offered",
+                "Configuration: text is not accepted outside of files",
                 "Bundle[1]/@name: the attribute is missing",
                 "Path[/x]: the element is not offered; accepted: Bundle, Independent",
                 "Bundle[b]/@color: the attribute is not offered for this element",
                 "Bundle[b]: text is not accepted in this element",
             ],
         ),
-        ("<Configuration xmlns='http://example.org/'/>", &["@xmlns: the attribute is not offered"]),
+        (
+            "<Configuration xmlns='http://example.org/'/>",
+            &["Configuration/@xmlns: the attribute is not offered"],
+        ),
     ];
     for (text, errors) in cases {
         assert_eq!(read(text).unwrap_err(), *errors, "{text}");
