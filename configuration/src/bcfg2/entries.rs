@@ -54,8 +54,8 @@ pub(super) fn read_package(reader: &mut EntryReader<'_>) -> Option<PackageState>
     let version = reader.require("version")?;
     match version.as_str() {
         // Update policies decide on newer versions.
-        "auto" => Some(PackageState { version: "any".to_owned() }),
-        "absent" => {
+        "auto" => Some(PackageState { version: PackageState::ANY.to_owned() }),
+        PackageState::ABSENT => {
             let message =
                 "\"absent\" is not a version; Bcfg2 cannot require that a package is absent";
             reader.add_error_at("@version", message);
@@ -129,11 +129,9 @@ pub(super) fn read_action(
             }
         }
     };
-    Some(ActionSpec { command, timing, when, status, timeout: DEFAULT_TIMEOUT_SECONDS })
+    // Bcfg2's actions have no time limit of their own.
+    Some(ActionSpec { command, timing, when, status, timeout: ActionSpec::DEFAULT_TIMEOUT })
 }
-
-/// Bcfg2's actions have no time limit, so they get the one of native documents.
-pub(super) const DEFAULT_TIMEOUT_SECONDS: u32 = 300;
 
 /// Reads a user. Absent attributes get the values that Bcfg2's client gives them.
 pub(super) fn read_user(reader: &mut EntryReader<'_>, name: &str) -> Option<UserState> {

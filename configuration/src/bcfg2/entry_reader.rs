@@ -1,36 +1,7 @@
 //! Reads the attributes of one element, and collects errors.
 
 use super::xml::{XmlElement, shorten};
-use crate::validation::FieldError;
-
-/// Maximum number of errors that are reported.
-const MAX_ERRORS: usize = 100;
-
-/// Errors of a document, in the order of the document.
-#[derive(Debug, Default)]
-pub(super) struct ErrorList {
-    errors: Vec<FieldError>,
-    is_truncated: bool,
-}
-
-impl ErrorList {
-    pub fn add(&mut self, path: &str, message: impl Into<String>) {
-        if self.errors.len() < MAX_ERRORS {
-            self.errors.push(FieldError::new(path, message));
-        } else {
-            self.is_truncated = true;
-        }
-    }
-
-    /// The value, if there is no error.
-    pub fn finish<T>(mut self, value: T) -> Result<T, Vec<FieldError>> {
-        if self.is_truncated {
-            let message = format!("there are further errors; these are the first {MAX_ERRORS}");
-            self.errors.push(FieldError::new("", message));
-        }
-        if self.errors.is_empty() { Ok(value) } else { Err(self.errors) }
-    }
-}
+use crate::validation::ErrorList;
 
 /// An element of which each attribute and child must be read. [`EntryReader::finish`] refuses the
 /// rest.

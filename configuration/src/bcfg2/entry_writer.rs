@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::entries::{DEFAULT_TIMEOUT_SECONDS, has_unit_suffix};
+use super::entries::has_unit_suffix;
 use super::shell;
 use super::structure_writer::{PathElement, PathPermissions, SYSTEM_FILE, StructureWriter};
 use super::xml::shorten;
@@ -47,26 +47,43 @@ impl StructureWriter {
                 let further = state.prune.then_some(("prune", "true"));
                 self.write_path(PathElement { kind: "directory", further, ..with_permissions });
             }
-            FileKind::Permissions if mode.is_none() => {
-                self.add_error("desired.mode", "Bcfg2 requires a mode; write it");
-            }
             FileKind::Permissions => {
+                self.refuse_absent_permissions(state);
                 self.write_path(PathElement { kind: "permissions", ..with_permissions });
             }
             FileKind::Symlink => {
-                let Some(target) = state.target.as_deref() else {
+                self.refuse_link_owner(state);
+                let further = state.target.as_deref().map(|target| ("to", target));
+                if further.is_none() {
                     self.add_error("desired.target", "Bcfg2 requires a target; write it");
-                    return;
-                };
-                self.write_path(PathElement {
-                    kind: "symlink",
-                    further: Some(("to", target)),
-                    ..path
-                });
+                }
+                self.write_path(PathElement { kind: "symlink", further, ..path });
             }
             FileKind::Absent => {
                 let further = state.prune.then_some(("recursive", "true"));
                 self.write_path(PathElement { kind: "nonexistent", further, ..path });
+            }
+        }
+    }
+
+    /// Permissions that are absent do not change here, but Bcfg2 requires all of them.
+    fn refuse_absent_permissions(&mut self, state: &FileState) {
+        let fields = [
+            ("mode", state.mode.is_none()),
+            ("owner", state.owner.is_none()),
+            ("group", state.group.is_none()),
+        ];
+        for (field, _) in fields.into_iter().filter(|(_, is_absent)| *is_absent) {
+            let message = format!("Bcfg2 requires a {field} for the type permissions; write it");
+            self.add_error(&format!("desired.{field}"), message);
+        }
+    }
+
+    fn refuse_link_owner(&mut self, state: &FileState) {
+        for (field, value) in [("owner", &state.owner), ("group", &state.group)] {
+            if value.as_deref().is_some_and(|value| !matches!(value, "root" | "0")) {
+                let message = format!("Bcfg2 does not set the {field} of links; accepted: root");
+                self.add_error(&format!("desired.{field}"), message);
             }
         }
     }
@@ -151,7 +168,7 @@ impl StructureWriter {
 
     fn write_package(&mut self, name: &str, state: &PackageState) {
         match state.version.as_str() {
-            "absent" => {
+            PackageState::ABSENT => {
                 let message = "Bcfg2 cannot require that a package is absent; remove the entry";
                 self.add_error("desired.version", message);
             }
@@ -190,9 +207,10 @@ impl StructureWriter {
     }
 
     fn write_action(&mut self, name: &str, spec: &ActionSpec) {
-        if spec.timeout != DEFAULT_TIMEOUT_SECONDS {
+        if spec.timeout != ActionSpec::DEFAULT_TIMEOUT {
             let message = format!(
-                "actions of Bcfg2 have no timeout; accepted: {DEFAULT_TIMEOUT_SECONDS}, the default"
+                "actions of Bcfg2 have no timeout; accepted: {}, the default",
+                ActionSpec::DEFAULT_TIMEOUT
             );
             self.add_error("desired.timeout", message);
         }

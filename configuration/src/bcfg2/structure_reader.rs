@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use super::entries::{
     read_action, read_package, read_service, read_user, read_user_group, unit_name,
 };
-use super::entry_reader::{EntryReader, ErrorList, refusal};
+use super::entry_reader::{EntryReader, refusal};
 use super::paths::read_path;
 use super::xml::{XmlElement, shorten};
 use crate::document::{Bundle, Component, Desired, Document, Entry};
-use crate::validation::FieldError;
+use crate::validation::{ErrorList, FieldError};
 
 /// Approximate limit of the memory for lists of files that restart a unit, in bytes.
 const MAX_RESTART_LIST_BYTES: usize = 16 * 1024 * 1024;
@@ -48,7 +48,12 @@ pub(super) fn read_configuration(root: XmlElement) -> Result<Document, Vec<Field
     for (index, element) in root.children.into_iter().enumerate() {
         reader.read_structure(element, index + 1, &mut errors);
     }
-    errors.finish(Document { bundles: reader.bundles, ..Document::default() })
+    let errors = errors.into_errors();
+    if errors.is_empty() {
+        Ok(Document { bundles: reader.bundles, ..Document::default() })
+    } else {
+        Err(errors)
+    }
 }
 
 fn refuse_root(root: &XmlElement) -> Option<FieldError> {

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::xml::{is_xml_char, shorten};
 use super::xml_output::XmlOutput;
 use crate::document::{ApplyMode, Bundle, Desired, Document, FailureMode, Purpose};
+use crate::revision::revision;
 use crate::validation::FieldError;
 
 /// Permissions of a path.
@@ -227,15 +228,4 @@ impl StructureWriter {
         ];
         self.write_element("Action", name, &attributes, "");
     }
-}
-
-/// The revision of the document, which the client reports.
-fn revision(document: &Document) -> String {
-    use sha2::{Digest as _, Sha256};
-    use std::fmt::Write as _;
-    let json = serde_json::to_vec(document).expect("documents have only keys that are strings");
-    Sha256::digest(json).iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("a string takes any text");
-        hex
-    })
 }

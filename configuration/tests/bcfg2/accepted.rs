@@ -1,5 +1,6 @@
 //! Elements that have a counterpart, and their entries.
 
+use evenkeel_configuration::validation::validate;
 use serde_json::{Value, json};
 
 use crate::{read, read_bundle};
@@ -8,6 +9,7 @@ use crate::{read, read_bundle};
 #[track_caller]
 fn assert_entries(elements: &str, expected: Value) {
     let document = read_bundle(elements).unwrap();
+    assert_eq!(validate(&document), []);
     let entries = serde_json::to_value(&document.bundles[0].entries).unwrap();
     assert_eq!(entries, expected, "{elements}");
 }

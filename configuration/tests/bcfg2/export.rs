@@ -33,7 +33,7 @@ fn a_document_has_a_version_and_its_revision() {
     assert_eq!(lines[0], "<?xml version=\"1.0\" encoding=\"UTF-8\"?>");
     let start = "<Configuration version=\"2.0\" revision=\"";
     let revision = lines[1].strip_prefix(start).unwrap().strip_suffix("\">").unwrap();
-    assert_eq!(revision.len(), 64);
+    assert_eq!(revision, evenkeel_configuration::revision::revision(&Document::default()));
     assert_eq!(lines[2..], ["</Configuration>"]);
 
     let other = write(&entry("Package", "ntp", json!({"version": "any"}))).unwrap();
@@ -83,7 +83,7 @@ fn files_get_all_attributes_that_the_client_requires() {
             "<Path name=\"/f\" type=\"symlink\" to=\"a&#34;b\"/>",
         ),
         (
-            json!({"type": "permissions", "mode": "2755", "group": "5"}),
+            json!({"type": "permissions", "mode": "2755", "owner": "root", "group": "5"}),
             "<Path name=\"/f\" type=\"permissions\" owner=\"root\" group=\"5\" mode=\"2755\"/>",
         ),
         (json!({"type": "absent"}), "<Path name=\"/f\" type=\"nonexistent\"/>"),
@@ -248,8 +248,12 @@ fn fields_of_files_without_a_form_in_bcfg2_are_refused() {
             "desired.content.base64: the content is not base64: Invalid symbol 33, offset 0.",
         ),
         (
-            entry("File", "/f", json!({"type": "permissions"})),
-            "desired.mode: Bcfg2 requires a mode; write it",
+            entry("File", "/f", json!({"type": "permissions", "owner": "a", "group": "a"})),
+            "desired.mode: Bcfg2 requires a mode for the type permissions; write it",
+        ),
+        (
+            entry("File", "/f", json!({"type": "symlink", "target": "/x", "owner": "a"})),
+            "desired.owner: Bcfg2 does not set the owner of links; accepted: root",
         ),
         (
             entry("File", "/f", json!({"type": "symlink"})),
