@@ -4,9 +4,10 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     account::AccountCommand, assignment::AssignmentCommand, audit::Audit, completion::Completion,
-    context::ContextCommand, custom_config::CustomConfigCommand, explain::Explain,
-    host::HostCommand, instance::InstanceCommand, join_token::JoinTokenCommand,
-    location::LocationCommand, login::LoginCommand, notification::NotificationCommand,
+    configuration::ConfigurationCommand, context::ContextCommand,
+    custom_config::CustomConfigCommand, explain::Explain, host::HostCommand,
+    instance::InstanceCommand, join_token::JoinTokenCommand, location::LocationCommand,
+    login::LoginCommand, notification::NotificationCommand,
     notification_target::NotificationTargetCommand, os::OsCommand, passwd::PasswdCommand,
     pause::Pause, pause::Resume, policy::PolicyCommand, project::ProjectCommand,
     provider::ProviderCommand, region::RegionCommand, run::RunCommand, schedule::ScheduleCommand,
@@ -72,6 +73,12 @@ pub enum Command {
     /// Manage custom configurations for cloud-init.
     #[command(subcommand)]
     CustomConfig(CustomConfigCommand),
+    /// Check, convert and compare documents that describe the configuration of a node.
+    ///
+    /// A document lists files, units, packages and other entries. These commands need no server and
+    /// no login. Servers and agents do not apply such documents yet.
+    #[command(subcommand)]
+    Configuration(ConfigurationCommand),
     /// Manage local accounts: SSH users of instances.
     #[command(subcommand)]
     Account(AccountCommand),

@@ -4,6 +4,7 @@ pub mod account;
 pub mod assignment;
 pub mod audit;
 pub mod completion;
+pub mod configuration;
 pub mod context;
 pub mod custom_config;
 pub mod explain;

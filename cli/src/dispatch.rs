@@ -28,6 +28,7 @@ impl Cli {
             Command::Login(login) => login.run(globals, system).await?,
             Command::Logout => log_out(globals, system).await?,
             Command::Completion(completion) => completion.run(&mut Cli::command(), system)?,
+            Command::Configuration(command) => return command.run(globals, system),
             Command::Os(OsCommand::Transfer(moving)) => {
                 let printer = &mut Printer::new(system, globals.output, globals.ids_only);
                 return moving.run(printer).await;
@@ -144,6 +145,7 @@ async fn dispatch(
         | Command::Login(_)
         | Command::Logout
         | Command::Completion(_)
+        | Command::Configuration(_)
         | Command::Version => {
             unreachable!("these commands have run before, or need no server")
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use evenkeel_kit::chain;
 use evenkeel_registry::{CopyError, RegistryError};
@@ -116,6 +117,25 @@ pub enum Failure {
         /// The findings.
         findings: Vec<String>,
     },
+    /// A document is invalid.
+    #[error("{name} is not a valid document:{}", lines(errors))]
+    InvalidDocument {
+        /// Path of the file, or "standard input".
+        name: String,
+        /// The invalid fields.
+        errors: Vec<String>,
+    },
+    /// A format has no form for parts of a document.
+    #[error("the document cannot be written as {format}:{}", lines(errors))]
+    Unrepresentable {
+        /// The format.
+        format: &'static str,
+        /// The parts, and why they cannot be written.
+        errors: Vec<String>,
+    },
+    /// Documents cannot be compared.
+    #[error("cannot compare the documents")]
+    Comparison(#[source] Box<Failure>),
     /// The HTTP client cannot be created.
     #[error("cannot set up the connection")]
     Setup(#[source] reqwest::Error),
@@ -150,7 +170,20 @@ impl Failure {
     /// Whether the reader of the output has closed the pipe.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::Comparison(source) => source.is_broken_pipe(),
+            _ => false,
+        }
+    }
+
+    /// The exit status. A comparison exits with 2, because 1 means that the documents differ.
+    #[must_use]
+    pub fn exit_status(&self) -> ExitCode {
+        match self {
+            Self::Comparison(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
+        }
     }
 
     /// Whether the server reports that the resource does not exist.
@@ -227,6 +260,11 @@ impl Failure {
             ),
             Self::Registry { source, .. } => registry_hint(source),
             Self::Transfer { source, .. } => transfer_hint(source),
+            Self::InvalidDocument { .. } => Some("correct these fields and repeat the command".to_owned()),
+            Self::Unrepresentable { .. } => {
+                Some("remove or replace these parts, or choose another format".to_owned())
+            }
+            Self::Comparison(source) => source.hint(),
             Self::Findings { .. } => Some("nothing was changed; fix the findings and repeat the command".to_owned()),
             Self::Refused { detail: Some(detail), .. } if detail.hint.is_some() => detail.hint.clone(),
             Self::Refused { field: Some(field), .. } => Some(format!("check `{field}`")),

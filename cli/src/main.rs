@@ -100,5 +100,5 @@ fn print_failure(failure: &Failure) -> ExitCode {
     if let Some(hint) = failure.hint() {
         let _ = writeln!(notes, "hint: {}", sanitize_text(&hint));
     }
-    ExitCode::FAILURE
+    failure.exit_status()
 }

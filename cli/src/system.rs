@@ -56,6 +56,10 @@ pub enum Ending {
     RunNotSucceeded,
     /// A sync, a copy or a verification of operating systems had findings.
     ChecksFailed,
+    /// The validated document is invalid.
+    DocumentInvalid,
+    /// The compared documents differ.
+    DocumentsDiffer,
 }
 
 impl Ending {
@@ -69,6 +73,7 @@ impl From<Ending> for ExitCode {
     fn from(ending: Ending) -> Self {
         match ending {
             Ending::Done => Self::SUCCESS,
+            Ending::DocumentInvalid | Ending::DocumentsDiffer => Self::from(1),
             Ending::RunNotSucceeded | Ending::ChecksFailed => Self::from(3),
         }
     }

@@ -1,6 +1,8 @@
 //! Tests of the command line: one line of input, one text of output.
 
 mod audit;
+mod configuration;
+mod configuration_program;
 mod dayzero;
 mod errors;
 mod fake_provider;

@@ -11,6 +11,7 @@ mod config_file;
 mod manual;
 mod metrics;
 mod monitoring;
+mod node_configuration;
 mod page;
 mod rust_types;
 mod settings;
@@ -70,6 +71,11 @@ fn the_manual_pages_of_the_packages_are_current() {
         &["evenkeel", "evenkeeld"],
     );
     page::check_file("deploy/package/evenkeel-agent/evenkeel-agent.1", &agent);
+}
+
+#[test]
+fn the_page_of_the_configuration_documents_is_current() {
+    page::check("node-configuration.md", &node_configuration::render());
 }
 
 #[test]
