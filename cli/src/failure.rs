@@ -260,7 +260,9 @@ impl Failure {
             ),
             Self::Registry { source, .. } => registry_hint(source),
             Self::Transfer { source, .. } => transfer_hint(source),
-            Self::InvalidDocument { .. } => Some("correct these fields and repeat the command".to_owned()),
+            Self::InvalidDocument { .. } => {
+                Some("correct these fields and repeat the command".to_owned())
+            }
             Self::Unrepresentable { .. } => {
                 Some("remove or replace these parts, or choose another format".to_owned())
             }

@@ -231,8 +231,8 @@ impl Render {
     }
 }
 
-/// Prints a document with one line break at its end. The output is for a file or another program, so
-/// it keeps control characters.
+/// Prints a document with one line break at its end. The output is for a file or another program,
+/// so it keeps control characters.
 fn print_document_text(text: &str, system: &mut System<'_>) -> Result<(), Failure> {
     writeln!(system.out, "{}", text.trim_end_matches('\n'))?;
     Ok(system.out.flush()?)

@@ -25,7 +25,7 @@ fn run_program(arguments: &[&str], input: &[u8]) -> Output {
 }
 
 #[test]
-fn the_exit_status_says_what_was_found() {
+fn the_exit_status_is_that_of_the_result() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (web, new, bad) = (path("web.yaml"), path("new.yaml"), path("bad.yaml"));
@@ -56,7 +56,7 @@ fn the_exit_status_says_what_was_found() {
 }
 
 #[test]
-fn errors_and_warnings_leave_standard_output_to_the_result() {
+fn errors_and_warnings_are_not_on_standard_output() {
     let line = ["configuration", "export", "-", "--format", "native"];
     let osc = GARDENER.replace("  purpose: reconcile\n", "");
     let output = run_program(&line, osc.as_bytes());

@@ -277,7 +277,7 @@ async fn change_and_watch(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watchers_that_read_nothing_cost_bounded_memory_delay_nobody_and_are_disconnected() {
+async fn watchers_that_read_nothing_cost_bounded_memory_delay_no_others_and_are_disconnected() {
     let whole = std::env::var("EVENKEEL_SLOW_WATCHERS").ok();
     let slow = whole.as_ref().map_or(SAMPLE, |number| number.parse().unwrap());
     // The same number for each user.

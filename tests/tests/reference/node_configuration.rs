@@ -98,10 +98,10 @@ impl<'a> FieldPage<'a> {
         if schema.get("$ref").is_some() {
             let name = reference(schema);
             let definition = self.definition(name);
-            return match fields(definition).next() {
-                Some(_) => format!("[{name}](#{})", name.to_lowercase()),
-                None => self.type_name(definition),
-            };
+            if has_section(definition) {
+                return format!("[{name}](#{})", name.to_lowercase());
+            }
+            return self.type_name(definition);
         }
         if let Some(values) = schema["enum"].as_array() {
             let values = values.iter().map(|value| format!("`{}`", text_of(value)));
@@ -145,6 +145,15 @@ impl<'a> FieldPage<'a> {
 fn fields(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let properties = object["properties"].as_object().into_iter().flatten();
     properties.map(|(name, field)| (name.as_str(), field))
+}
+
+/// Whether a definition has a section of its own: an object, or an entry, which has one object for
+/// each component.
+fn has_section(definition: &Value) -> bool {
+    alternatives(definition)
+        .into_iter()
+        .chain([definition])
+        .any(|object| fields(object).next().is_some())
 }
 
 fn alternatives(schema: &Value) -> Vec<&Value> {

@@ -148,7 +148,7 @@ fn too_large(name: &str) -> Failure {
 
 fn not_text(name: &str, error: &std::string::FromUtf8Error) -> Failure {
     let valid = error.utf8_error().valid_up_to();
-    let line = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+    let line = error.as_bytes()[..valid].split(|byte| *byte == b'\n').count();
     Failure::usage_with(
         format!("cannot read {name}: line {line} is not UTF-8 (byte {} of the file)", valid + 1),
         "save the document as UTF-8; write content that is not text as `base64`",

@@ -118,14 +118,14 @@ async fn check_group_change(cli: &UserCli, keycloak: &KeycloakServer, user: &str
     log_in(cli, "--issuer staff --web").await;
     check_user(cli, &issuer, user, &["operator@default"]).await;
 
-    keycloak.leave_group(REALM, user, OPERATORS).await;
+    keycloak.remove_from_group(REALM, user, OPERATORS).await;
     cli.replace_token("expired");
     check_user(cli, &issuer, user, &[]).await;
     let refused = cli.log_in("--issuer staff --web", "alice", Answer::Allow).await;
     let refused = refused.expect_err("no group").to_string();
     assert!(refused.contains("belongs to no project"), "{refused}");
 
-    keycloak.join_group(REALM, user, OPERATORS).await;
+    keycloak.add_to_group(REALM, user, OPERATORS).await;
     cli.replace_token("expired");
     check_user(cli, &issuer, user, &["operator@default"]).await;
     check_logout(cli).await;

@@ -109,11 +109,11 @@ impl KeycloakServer {
         location.rsplit('/').next().expect("an ID").to_owned()
     }
 
-    pub async fn join_group(&self, realm: &str, user: &str, group: &str) {
+    pub async fn add_to_group(&self, realm: &str, user: &str, group: &str) {
         self.change_membership(Method::PUT, realm, (user, group)).await;
     }
 
-    pub async fn leave_group(&self, realm: &str, user: &str, group: &str) {
+    pub async fn remove_from_group(&self, realm: &str, user: &str, group: &str) {
         self.change_membership(Method::DELETE, realm, (user, group)).await;
     }
 
