@@ -266,7 +266,7 @@ async fn a_part_that_the_format_does_not_have_is_named() {
         ),
         (
             "evenkeel configuration render @/web.yaml --format ignition",
-            "the document cannot be written as user-data for Ignition:\n  ",
+            "the document cannot be written as user-data for Ignition:\n  purpose: ",
         ),
     ] {
         let text = error(&cli, line).await;
