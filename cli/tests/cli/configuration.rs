@@ -140,7 +140,7 @@ async fn a_document_is_validated_without_a_server_and_a_login() {
 
 #[tokio::test]
 async fn each_invalid_field_is_printed_with_its_path() {
-    let two_errors = WEB.replace("\"0644\"", "\"9999\"").replace("name: nginx\n", "name: \"\"\n");
+    let two_errors = WEB.replace("\"0644\"", "\"9999\"").replace("filePaths:", "filePath:");
     let cli = cli_with(&[("bad.yaml", &two_errors)]).await;
     let line = "evenkeel configuration validate @/bad.yaml";
     let (text, ending) = run(&cli, line, "").await;
@@ -150,7 +150,7 @@ async fn each_invalid_field_is_printed_with_its_path() {
     let (json, ending) = run(&cli, &format!("{line} -o json"), "").await;
     assert_eq!(ending, Some(Ending::DocumentInvalid));
     let errors: Vec<Value> = serde_json::from_str(&json).expect("a list");
-    assert_eq!(errors.len(), text.lines().count(), "one line for each");
+    assert_eq!((errors.len(), text.lines().count()), (2, 2), "one line for each: {text}");
     let mut paths = errors.iter().map(|error| error["path"].as_str().expect("a path"));
     assert!(paths.any(|path| path == "bundles[0].entries[1].desired.mode"), "{json}");
     assert!(errors.iter().all(|error| error["message"].is_string()), "{json}");
