@@ -74,9 +74,21 @@ impl<'a> FieldPage<'a> {
     fn field_row(&self, name: &str, field: &Value, object: &Value) -> String {
         let required = object["required"].as_array().into_iter().flatten();
         let is_required = required.into_iter().any(|required| required == name);
-        let meaning = end_sentence(&escape(&one_line(text_of(&field["description"]))));
+        let meaning = end_sentence(&escape(&one_line(self.describe_field(field))));
         let required = if is_required { "yes" } else { "" };
         row(&[&format!("`{name}`"), &self.type_name(field), required, &meaning])
+    }
+
+    /// The description of a field, or that of its type if the field has none.
+    fn describe_field<'f>(&self, field: &'f Value) -> &'f str
+    where
+        'a: 'f,
+    {
+        let own = text_of(&field["description"]);
+        if own.is_empty() && field.get("$ref").is_some() {
+            return text_of(&self.definition(reference(field))["description"]);
+        }
+        own
     }
 
     /// The fields that all entries have.
