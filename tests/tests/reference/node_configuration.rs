@@ -79,16 +79,18 @@ impl<'a> FieldPage<'a> {
         row(&[&format!("`{name}`"), &self.type_name(field), required, &meaning])
     }
 
-    /// The description of a field, or that of its type if the field has none.
+    /// The description of a field, or that of its type if the field has none. A field that may be
+    /// absent has the description next to the reference to its type.
     fn describe_field<'f>(&self, field: &'f Value) -> &'f str
     where
         'a: 'f,
     {
-        let own = text_of(&field["description"]);
-        if own.is_empty() && field.get("$ref").is_some() {
-            return text_of(&self.definition(reference(field))["description"]);
-        }
-        own
+        let schemas: Vec<&Value> = [field].into_iter().chain(alternatives(field)).collect();
+        let own = schemas.iter().map(|schema| text_of(&schema["description"]));
+        let references = schemas.iter().filter(|schema| schema.get("$ref").is_some());
+        let types = references.map(|schema| self.definition(reference(schema)));
+        let types = types.map(|definition| text_of(&definition["description"]));
+        own.chain(types).find(|text| !text.is_empty()).unwrap_or_default()
     }
 
     /// The fields that all entries have.
