@@ -210,7 +210,8 @@ impl Outcome {
     }
 }
 
-/// Rebuilds the disk after each cut and calls `inspect` with it, for several disks at the same time.
+/// Rebuilds the disk after each cut and calls `inspect` with it, for several disks at the same
+/// time.
 pub fn for_each_disk(
     emulator: &Emulator,
     replay: Replay<'_>,

@@ -60,8 +60,8 @@ impl ProviderClient<'_> {
 
     /// Requests the codes. Also returns a code verifier if the provider requires PKCE.
     ///
-    /// RFC 8628 has no PKCE, but Keycloak requires it here too if it requires it of the client. Other
-    /// providers may refuse parameters that they do not expect, so the first request has none.
+    /// RFC 8628 has no PKCE, but Keycloak requires it here too if it requires it of the client.
+    /// Other providers may refuse parameters that they do not expect, so the first request has none.
     async fn request_codes(
         &self,
         endpoint: &Url,
