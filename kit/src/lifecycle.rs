@@ -203,6 +203,7 @@ mod tests {
         assert!(cleaned_up.load(Ordering::SeqCst));
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the process of the test is its own target")]
     fn send_signal(name: &str) {
         let pid = std::process::id().to_string();
         let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status();

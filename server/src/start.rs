@@ -92,10 +92,8 @@ async fn run_services(
     let life = Lifecycle::new();
     service_manager::notify_when_stopping(&life);
     let shutdown_timeout = config.shutdown_timeout;
-    let outcome = start_unless_stopped(&life, ready_file, async {
-        start_services(config, data_dir, listeners, &database, &life).await
-    })
-    .await;
+    let start = Box::pin(start_services(config, data_dir, listeners, &database, &life));
+    let outcome = start_unless_stopped(&life, ready_file, start).await;
     if outcome.is_err() {
         life.stop();
     }

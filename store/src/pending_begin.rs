@@ -41,11 +41,11 @@ impl Future for PendingBegin {
         let Some(begin) = &mut self.begin else {
             return Poll::Pending;
         };
-        let Poll::Ready(begun) = begin.as_mut().poll(context) else {
+        let Poll::Ready(result) = begin.as_mut().poll(context) else {
             return Poll::Pending;
         };
         self.begin = None;
-        Poll::Ready(begun.map(|transaction| (transaction, self.permit.take())))
+        Poll::Ready(result.map(|transaction| (transaction, self.permit.take())))
     }
 }
 

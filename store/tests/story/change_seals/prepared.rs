@@ -47,16 +47,16 @@ async fn begin_change(postgres: &PrivatePostgres) -> PgConnection {
 /// after a crash of the database.
 async fn seal_all(store: &Store, sealer: &mut ChangeSealer) -> u64 {
     let all = async {
-        let mut sealed = 0;
+        let mut count = 0;
         while verify(store).await.projects.values().any(|project| project.unsealed.is_some()) {
-            sealed += sealer.pass().await.map_or(0, |pass| pass.changes);
+            count += sealer.pass().await.map_or(0, |pass| pass.changes);
         }
-        sealed
+        count
     };
-    let sealed = timeout(STEP_TIMEOUT, all).await.expect("everything is sealed");
+    let count = timeout(STEP_TIMEOUT, all).await.expect("everything is sealed");
     let report = verify(store).await;
     assert!(report.is_unaltered(), "{report:?}");
-    sealed
+    count
 }
 
 #[tokio::test]
@@ -84,8 +84,8 @@ async fn nothing_is_sealed_past_a_prepared_transaction_until_it_ends() {
         assert!(report.is_unaltered() && report.projects[&tenant].unsealed.is_some(), "{report:?}");
         let mut session = connect(&postgres.url()).await;
         run(&mut session, &format!("{end} PREPARED 'forgotten'")).await;
-        let sealed = seal_all(&store, &mut sealer).await;
-        assert!(sealed >= expected, "{end}: {sealed}");
+        let count = seal_all(&store, &mut sealer).await;
+        assert!(count >= expected, "{end}: {count}");
         session.close().await.expect("closed");
     }
     store.close().await;
@@ -111,7 +111,7 @@ async fn a_prepared_transaction_that_has_written_the_log_is_listed_with_its_iden
         age: None,
         is_log_writer: true,
     };
-    assert_eq!(list().await, [open.clone()]);
+    assert_eq!(list().await, std::slice::from_ref(&open));
     run(&mut other, "PREPARE TRANSACTION 'forgotten'").await;
     let gid = Some("forgotten".to_owned());
     assert_eq!(list().await, [LongTransaction { pid: None, gid, ..open }]);
