@@ -34,16 +34,34 @@ mod xml;
 mod xml_output;
 
 use crate::document::Document;
-use crate::validation::FieldError;
+use crate::read_error::ReadError;
+use crate::validation::{self, FieldError};
 
-/// Reads a literal `<Configuration>`.
+/// Reads a literal `<Configuration>`, and checks the rules of documents.
 ///
 /// # Errors
-/// The text is not such a document, or holds something that is not offered. Each error has the path
-/// of the element; an error of the syntax has no path.
-pub fn read(text: &str) -> Result<Document, Vec<FieldError>> {
-    let root = xml::parse(text).map_err(|error| vec![error])?;
-    structure_reader::read_configuration(root)
+/// The text is not such a document, breaks a rule, or holds something that is not offered. Each
+/// error has the path of the element; an error of the syntax has no path.
+pub fn read(text: &str) -> Result<Document, ReadError> {
+    let root = xml::parse(text).map_err(|error| ReadError::Invalid(vec![error]))?;
+    let (document, origins) = structure_reader::read_configuration(root)?;
+    let errors = validation::validate(&document);
+    // The paths of a service are those of the files of its bundle, which have the same errors.
+    let errors = errors.iter().filter(|error| !error.path.contains(".desired.filePaths["));
+    let errors: Vec<_> = errors.map(|error| origins.locate(error, field_path)).collect();
+    if errors.is_empty() { Ok(document) } else { Err(ReadError::Invalid(errors)) }
+}
+
+/// Path of a field of an element. `field` is its path in an entry, such as `desired.mode`.
+fn field_path(origin: &str, field: &str) -> String {
+    let attribute = match field.strip_prefix("desired.").unwrap_or(field) {
+        "target" => "to",
+        "comment" => "gecos",
+        name @ ("name" | "mode" | "owner" | "group" | "version" | "command" | "uid" | "gid"
+        | "home" | "shell") => name,
+        _ => return origin.to_owned(),
+    };
+    format!("{origin}/@{attribute}")
 }
 
 /// Writes a document for `bcfg2 -f FILE`. Equal documents give equal text.

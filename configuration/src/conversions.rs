@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::document::{Desired, Entry, FileMode, RawEntry};
-use crate::native::{NativeNode, read_desired};
+use crate::states::read_desired;
 use crate::validation::{ErrorList, FieldError, excerpt};
+use crate::yaml::Node;
 
 /// Modes as people write them for chmod(1). As decimal numbers they would be other modes, for
 /// example 644 is 1204.
@@ -23,7 +24,7 @@ impl TryFrom<RawEntry> for Entry {
     /// `desired`.
     fn try_from(raw: RawEntry) -> Result<Self, FieldError> {
         let mut errors = ErrorList::default();
-        let fields = NativeNode::from(Value::Object(raw.desired)).without_null_fields();
+        let fields = Node::from(Value::Object(raw.desired)).without_null_fields();
         let desired = read_desired(raw.component, "desired".to_owned(), Some(fields), &mut errors);
         match errors.into_errors().into_iter().next() {
             Some(error) => Err(error),

@@ -10,6 +10,7 @@
 //! | `spec.files`, `status.extensionFiles` | entries `File`, in the order of their paths |
 //! | `spec.units`, `status.extensionUnits` | entries `Unit`, in the order of their names |
 //! | `spec.type`, `spec.class`, others of `metadata` and `status` | none: they describe no node |
+//! | `spec.reloadConfigFilePath`, `files[].encoding`, `status.command` | none, with a warning |
 //!
 //! Units with the same name are merged: the later `content`, `enable` and `command` win, drop-ins
 //! and `filePaths` add up. An entry does not depend on whether it comes from the spec or the
@@ -20,15 +21,16 @@
 mod conversion;
 mod cri_rules;
 mod manifest;
+mod manifest_reader;
 mod not_offered;
 mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
+use self::conversion::Conversion;
 use crate::document::Document;
-use crate::validation::{self, FieldError};
+use crate::read_error::ReadError;
+use crate::validation::{self, ErrorList};
 
 /// A document that was read from a resource of Gardener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,78 +40,35 @@ pub struct GardenerDocument {
     pub warnings: Vec<String>,
 }
 
-/// A resource that is not read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// Fields break a rule of the format.
-    Invalid(Vec<FieldError>),
-    /// All fields are valid, but these are not offered.
-    NotOffered(Vec<FieldError>),
-}
-
-impl ReadError {
-    /// The fields, in the order of the resource.
-    pub fn fields(&self) -> &[FieldError] {
-        match self {
-            Self::Invalid(fields) | Self::NotOffered(fields) => fields,
-        }
-    }
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, field) in self.fields().iter().enumerate() {
-            let separator = if index == 0 { "" } else { "\n" };
-            write!(f, "{separator}{field}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ReadError {}
-
 /// Reads a resource in YAML or JSON.
 ///
 /// # Errors
 /// The text is not such a resource, a field breaks a rule, or a field is not offered.
 pub fn read(text: &str) -> Result<GardenerDocument, ReadError> {
-    let manifest = manifest::parse(text).map_err(|error| ReadError::Invalid(vec![error]))?;
-    let errors = rules::check(&manifest);
+    let mut errors = ErrorList::default();
+    let manifest = manifest_reader::read_manifest(text, &mut errors);
+    if errors.is_empty() {
+        rules::check(&manifest, &mut errors);
+    }
+    // An invalid resource has the errors that Gardener reports, and no others.
+    if errors.is_empty() {
+        not_offered::add(&manifest, &mut errors);
+    }
+    errors.into_result(())?;
+    let Conversion { document, origins, warnings } = conversion::convert(manifest);
+    let errors = validation::validate(&document);
     if !errors.is_empty() {
+        let errors = errors.iter().map(|error| origins.locate(error, field_path)).collect();
         return Err(ReadError::Invalid(errors));
     }
-    let fields = not_offered::find(&manifest);
-    if !fields.is_empty() {
-        return Err(ReadError::NotOffered(fields));
-    }
-    let conversion = conversion::convert(manifest);
-    let errors = validation::validate(&conversion.document);
-    if !errors.is_empty() {
-        let origins = &conversion.origins;
-        let errors = errors.into_iter().map(|error| locate(error, origins)).collect();
-        return Err(ReadError::Invalid(errors));
-    }
-    Ok(GardenerDocument { document: conversion.document, warnings: conversion.warnings })
+    Ok(GardenerDocument { document, warnings })
 }
 
-/// Path of an entry of the only bundle, without its index.
-const ENTRY_PATH: &str = "bundles[0].entries[";
-
-/// Replaces the paths of entries in the document with their paths in the resource.
-fn locate(error: FieldError, origins: &[String]) -> FieldError {
-    let message = replace_paths(&error.message, origins);
-    let origin = error.path.strip_prefix(ENTRY_PATH).and_then(|rest| split_index(rest, origins));
-    match origin {
-        Some((origin, "")) => FieldError::new(origin, message),
-        Some((origin, rest)) => FieldError::new(field_path(origin, rest), message),
-        None if error.path == "bundles[0].name" => FieldError::new("metadata.name", message),
-        None => FieldError::new(error.path, message),
-    }
-}
-
-/// Path of a field in the resource. `field` is its path in an entry, such as `.desired.mode`.
+/// Path of a field in the resource. `field` is its path in an entry, such as `desired.mode`.
 fn field_path(origin: &str, field: &str) -> String {
-    let field = field.trim_start_matches('.');
+    if field.is_empty() {
+        return origin.to_owned();
+    }
     let field = match field.strip_prefix("desired.").unwrap_or(field) {
         "name" if origin.starts_with("spec.files") => "path",
         "name" if origin.starts_with("status.extensionFiles") => "path",
@@ -119,22 +78,4 @@ fn field_path(origin: &str, field: &str) -> String {
         other => other,
     };
     format!("{origin}.{field}")
-}
-
-fn replace_paths(message: &str, origins: &[String]) -> String {
-    let mut parts = message.split(ENTRY_PATH);
-    let mut replaced = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match split_index(part, origins) {
-            Some((origin, rest)) => replaced.extend([origin, rest]),
-            None => replaced.extend([ENTRY_PATH, part]),
-        }
-    }
-    replaced
-}
-
-/// Splits `3].desired` into the origin of entry 3 and `.desired`.
-fn split_index<'a>(text: &'a str, origins: &'a [String]) -> Option<(&'a str, &'a str)> {
-    let (index, rest) = text.split_once(']')?;
-    Some((origins.get(index.parse::<usize>().ok()?)?, rest))
 }

@@ -2,7 +2,8 @@
 //!
 //! A document lists entries in bundles. An entry is a component, a name and the desired state, for
 //! example `File`, `/etc/motd` and its content. The crate reads documents in three formats, checks
-//! them, and computes their revision. It does no input or output.
+//! them, and computes their revision. It does no input or output. All readers return
+//! [`ReadError`].
 //!
 //! | Module | Contents |
 //! | --- | --- |
@@ -10,6 +11,7 @@
 //! | [`native`] | reads documents in YAML and JSON |
 //! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2 |
 //! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
+//! | [`limits`] | limits of all formats |
 //! | [`validation`] | the rules of a document, with the path of each field that breaks one |
 //! | [`revision`] | canonical JSON and its digest |
 //! | `schema` | JSON Schema of documents (feature `schema`) |
@@ -21,12 +23,18 @@ mod conversions;
 pub mod difference;
 pub mod document;
 pub mod gardener;
+pub mod limits;
 pub mod native;
+mod origins;
+mod read_error;
 pub mod revision;
 #[cfg(feature = "schema")]
 pub mod schema;
+mod states;
 pub mod user_data;
 pub mod validation;
+mod yaml;
 
 pub use document::{Bundle, Component, Document, Entry};
+pub use read_error::ReadError;
 pub use validation::FieldError;

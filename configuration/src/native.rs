@@ -1,29 +1,16 @@
 //! Reads and writes documents in YAML and JSON.
 
-mod fields;
-mod states;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use crate::document::{Bundle, Component, Document, Entry};
-use crate::validation::{ErrorList, FieldError, MAX_ENTRIES, child_path, excerpt};
+use crate::read_error::ReadError;
+use crate::states::read_desired;
+use crate::validation::{ErrorList, MAX_ENTRIES, child_path, excerpt};
+use crate::yaml::{Fields, Node, parse_document, suggest};
 
-use fields::Fields;
-use tree::Node;
-
-pub(crate) use states::read_desired;
-pub(crate) use tree::Node as NativeNode;
-
-/// Longest document in bytes.
-pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
-
-/// Most objects, lists, keys and scalars of a document: 30 for each of 20,000 entries. An entry
-/// with all fields of its component and no long lists has fewer.
-const MAX_VALUES: usize = 30 * MAX_ENTRIES;
-
-/// Deepest nesting of objects and lists. The key of a secret is at the eighth level.
-const MAX_DEPTH: usize = 16;
+/// Aliases make a small document huge, so native documents have none.
+const MAX_ALIASES: usize = 0;
 
 /// Reads a document in YAML or JSON.
 ///
@@ -33,35 +20,16 @@ const MAX_DEPTH: usize = 16;
 /// [`validate`](crate::validation::validate).
 ///
 /// # Errors
-/// All wrong fields of the document with their paths.
-pub fn read(text: &str) -> Result<Document, Vec<FieldError>> {
+/// All wrong fields of the document with their paths. A component that is unknown is not offered.
+pub fn read(text: &str) -> Result<Document, ReadError> {
     let mut errors = ErrorList::default();
     let document = read_document(text, &mut errors);
-    let errors = errors.into_errors();
-    if errors.is_empty() { Ok(document) } else { Err(errors) }
+    errors.into_result(document)
 }
 
 fn read_document(text: &str, errors: &mut ErrorList) -> Document {
-    if text.len() > MAX_DOCUMENT_BYTES {
-        let length = text.len();
-        errors.add(
-            "",
-            format!("{length} bytes are too long; at most {MAX_DOCUMENT_BYTES} are accepted"),
-        );
+    let Some(root) = parse_document(text, MAX_ALIASES, errors) else {
         return Document::default();
-    }
-    // Some editors write a byte order mark at the start of a text.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let root = match Node::parse(text) {
-        Ok(root) if root.is_null() => {
-            errors.add("", "the document is empty; write an object with the field \"bundles\"");
-            return Document::default();
-        }
-        Ok(root) => root,
-        Err(message) => {
-            errors.add("", message);
-            return Document::default();
-        }
     };
     let mut fields = Fields::open("a document", String::new(), Some(root), errors);
     let mut document = Document {
@@ -117,7 +85,7 @@ fn read_component(fields: &mut Fields<'_>) -> Option<Component> {
             }
             let accepted = Component::ALL.map(Component::name);
             let message = format!("{} is not a component", excerpt(&name));
-            fields.error("component", fields::suggest(&message, &name, &accepted));
+            fields.not_offered("component", suggest(&message, &name, &accepted));
         }
         Some(node) => fields.error("component", format!("expected text, not {}", node.kind())),
     }

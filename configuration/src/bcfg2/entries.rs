@@ -4,27 +4,11 @@ use std::collections::HashSet;
 
 use super::entry_reader::{EntryReader, refusal};
 use super::shell;
-use super::xml::shorten;
 use crate::document::{
     ActionCondition, ActionSpec, ActionStatusCheck, ActionTiming, PackageState, UnitCommand,
     UnitState, UserGroupState, UserState,
 };
-
-/// Suffixes of systemd's units. Bcfg2's client appends `.service` to all other names.
-const UNIT_SUFFIXES: [&str; 12] = [
-    ".service",
-    ".socket",
-    ".device",
-    ".mount",
-    ".automount",
-    ".swap",
-    ".target",
-    ".path",
-    ".timer",
-    ".snapshot",
-    ".slice",
-    ".scope",
-];
+use crate::validation::{UNIT_SUFFIXES, excerpt, short};
 
 /// A service of Bcfg2.
 #[derive(Debug)]
@@ -34,9 +18,9 @@ pub(super) struct ServiceUnit {
     pub restarts_with_bundle: bool,
 }
 
-/// Whether the name has the suffix of a unit.
+/// Whether the name has the suffix of a unit. Bcfg2's client appends `.service` to all other names.
 pub(super) fn has_unit_suffix(name: &str) -> bool {
-    UNIT_SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+    name.rsplit_once('.').is_some_and(|(_, suffix)| UNIT_SUFFIXES.contains(&suffix))
 }
 
 /// The name of the unit of a service.
@@ -71,17 +55,16 @@ pub(super) fn read_service(reader: &mut EntryReader<'_>) -> Option<ServiceUnit> 
     let restarts = [("true", true), ("false", false), ("interactive", false)];
     let restarts = reader.take_choice("restart", &restarts).unwrap_or(true);
     if reader.take("target").is_some_and(|target| target != "restart") {
-        reader.add_error_at("@target", "services are only restarted; accepted: restart");
+        reader.refuse_at("@target", "services are only restarted; accepted: restart");
     }
     if reader.take_choice("install", &[("true", true), ("false", false)]) == Some(false) {
-        let message = "services that are only restarted are not offered; remove the attribute";
-        reader.add_error_at("@install", message);
+        reader.refuse_at("@install", "a service is more than restarted; remove the attribute");
     }
     let statuses = [("on", Some(true)), ("off", Some(false)), ("ignore", None)];
     let boot = reader.take_choice("bootstatus", &[("on", true), ("off", false)]);
     let Some(is_active) = reader.require_choice("status", &statuses)? else {
         let message = "the agent starts or stops each unit of the document; accepted: on, off";
-        reader.add_error_at("@status", message);
+        reader.refuse_at("@status", message);
         return None;
     };
     let enable = boot.unwrap_or(is_active);
@@ -115,7 +98,7 @@ pub(super) fn read_action(
     if is_independent && (timing, when) != (ActionTiming::Post, ActionCondition::Always) {
         let message = "an action without a bundle does not depend on other entries; accepted: \
                        timing=\"post\" with when=\"always\"";
-        reader.add_error(message);
+        reader.refuse(message);
         return None;
     }
     let command = if is_shell {
@@ -165,7 +148,7 @@ fn read_groups(reader: &mut EntryReader<'_>) -> Option<Vec<String>> {
         let mut member = reader.child(child, index + 1);
         if member.element_name() != "MemberOf" {
             let message = refusal(member.element_name());
-            member.add_error(message);
+            member.refuse(message);
             is_valid = false;
             continue;
         }
@@ -177,7 +160,7 @@ fn read_groups(reader: &mut EntryReader<'_>) -> Option<Vec<String>> {
         } else if !text.is_empty() && text != group {
             member.add_error("the attribute group and the text are different");
         } else if !names.insert(group.clone()) {
-            member.add_error(format!("the group {} is listed twice", shorten(&group)));
+            member.add_error(format!("the group {} is listed twice", short(&group)));
         }
         groups.push(group);
         is_valid &= member.finish();
@@ -198,7 +181,7 @@ fn require_type(reader: &mut EntryReader<'_>, accepted: &str) {
         return;
     };
     if name != accepted {
-        let message = format!("\"{}\" is not offered; accepted: {accepted}", shorten(&name));
-        reader.add_error_at("@type", message);
+        let message = format!("{} is another system; accepted: {accepted}", excerpt(&name));
+        reader.refuse_at("@type", &message);
     }
 }

@@ -1,7 +1,9 @@
 //! Reads the attributes of one element, and collects errors.
 
-use super::xml::{XmlElement, shorten};
-use crate::validation::ErrorList;
+use super::xml::XmlElement;
+use crate::document::MAX_ACCOUNT_ID;
+use crate::validation::{ErrorList, excerpt, short};
+use crate::yaml::suggest;
 
 /// An element of which each attribute and child must be read. [`EntryReader::finish`] refuses the
 /// rest.
@@ -31,6 +33,19 @@ impl<'e> EntryReader<'e> {
 
     pub fn add_error(&mut self, message: impl Into<String>) {
         self.errors.add(&self.path, message);
+        self.has_errors = true;
+    }
+
+    /// Refuses the element: Bcfg2 has it, and it is not offered.
+    pub fn refuse(&mut self, message: &str) {
+        self.errors.add_not_offered(&self.path, format!("not offered: {message}"));
+        self.has_errors = true;
+    }
+
+    /// Refuses an attribute or its value.
+    pub fn refuse_at(&mut self, field: &str, message: &str) {
+        let path = format!("{}/{field}", self.path);
+        self.errors.add_not_offered(&path, format!("not offered: {message}"));
         self.has_errors = true;
     }
 
@@ -74,12 +89,13 @@ impl<'e> EntryReader<'e> {
         value.and_then(|value| self.choose(name, &value, FLAGS)).unwrap_or(false)
     }
 
-    /// A number, such as that of a user.
+    /// The number of a user or a group.
     pub fn take_number(&mut self, name: &str) -> Option<u32> {
         let value = self.take(name)?;
-        let number = value.parse().ok();
+        let is_decimal = value.bytes().all(|byte| byte.is_ascii_digit());
+        let number = value.parse().ok().filter(|id| is_decimal && *id <= MAX_ACCOUNT_ID);
         if number.is_none() {
-            let message = format!("\"{}\" is not a number from 0 to 4294967295", shorten(&value));
+            let message = format!("{} is not a number from 0 to {MAX_ACCOUNT_ID}", excerpt(&value));
             self.add_error_at(&format!("@{name}"), message);
         }
         number
@@ -89,9 +105,8 @@ impl<'e> EntryReader<'e> {
         let choice = choices.iter().find(|(text, _)| value == *text);
         if choice.is_none() {
             let accepted: Vec<_> = choices.iter().map(|(text, _)| *text).collect();
-            let message =
-                format!("\"{}\" is not offered; accepted: {}", shorten(value), accepted.join(", "));
-            self.add_error_at(&format!("@{name}"), message);
+            let message = format!("{} is not accepted", excerpt(value));
+            self.add_error_at(&format!("@{name}"), suggest(&message, value, &accepted));
         }
         choice.map(|(_, choice)| *choice)
     }
@@ -108,6 +123,11 @@ impl<'e> EntryReader<'e> {
         std::mem::take(&mut self.element.children)
     }
 
+    /// Path of the element.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// A reader for a child.
     pub fn child(&mut self, element: XmlElement, position: usize) -> EntryReader<'_> {
         EntryReader::new(element, &self.path, position, self.errors)
@@ -122,12 +142,12 @@ impl<'e> EntryReader<'e> {
     /// valid.
     pub fn finish(mut self) -> bool {
         for (name, _) in std::mem::take(&mut self.element.attributes) {
-            let message = "the attribute is not offered for this element";
-            self.add_error_at(&format!("@{}", shorten(&name)), message);
+            self.refuse_at(&format!("@{}", short(&name)), "remove the attribute");
         }
         for (index, child) in self.take_children().into_iter().enumerate() {
             let path = child_path(&child, &self.path, index + 1);
-            self.errors.add(&path, refusal(&child.name));
+            let message = format!("not offered: {}", refusal(&child.name));
+            self.errors.add_not_offered(&path, message);
             self.has_errors = true;
         }
         if !self.element.text.trim().is_empty() {
@@ -143,26 +163,25 @@ const FLAGS: &[(&str, bool)] = &[("true", true), ("false", false)];
 /// Path of a child, such as `Bundle[web]/Path[/etc/motd]`. An element without a name is counted.
 fn child_path(element: &XmlElement, parent: &str, position: usize) -> String {
     let mut names = element.attributes.iter().filter(|(key, _)| key == "name");
-    let name = names.next().map_or_else(|| position.to_string(), |(_, name)| shorten(name));
-    let tag = shorten(&element.name);
+    let name = names.next().map_or_else(|| position.to_string(), |(_, name)| short(name));
+    let tag = short(&element.name);
     if parent.is_empty() { format!("{tag}[{name}]") } else { format!("{parent}/{tag}[{name}]") }
 }
 
 /// Why an element is refused.
-pub(super) fn refusal(name: &str) -> String {
-    let reason = match name {
-        "ACL" => "access control lists are not offered",
+pub(super) fn refusal(name: &str) -> &'static str {
+    match name {
+        "ACL" => "remove the access control list",
         "RequiredBundle" => {
             "bundles do not depend on other bundles; move the entries into one bundle"
         }
-        "Instance" => "only packages of type deb are offered",
-        "PostInstall" => "the element is not offered; use Action",
+        "Instance" => "only packages of type deb are accepted",
+        "PostInstall" => "use Action",
         "Group" | "Client" => {
             "conditions belong to the server of Bcfg2; store its literal document with \
              bcfg2 -c FILE"
         }
-        "error" => "the server of Bcfg2 reported an error",
-        _ if name.starts_with("SE") => "SELinux entries are not offered",
+        _ if name.starts_with("SE") => "remove the entry of SELinux",
         _ if name.starts_with("Bound") => {
             "abstract entries belong to the server of Bcfg2; store its literal document with \
              bcfg2 -c FILE"
@@ -170,10 +189,6 @@ pub(super) fn refusal(name: &str) -> String {
         _ if name.contains(':') => {
             "templates belong to the server of Bcfg2; store its literal document with bcfg2 -c FILE"
         }
-        _ => {
-            "the element is not offered; accepted in a bundle: Path, Package, Service, Action, \
-             POSIXUser, POSIXGroup"
-        }
-    };
-    reason.to_owned()
+        _ => "accepted in a bundle are Path, Package, Service, Action, POSIXUser and POSIXGroup",
+    }
 }

@@ -6,12 +6,12 @@ use base64::engine::general_purpose::STANDARD;
 use super::entries::has_unit_suffix;
 use super::shell;
 use super::structure_writer::{PathElement, PathPermissions, SYSTEM_FILE, StructureWriter};
-use super::xml::shorten;
 use crate::document::{
     ActionCondition, ActionSpec, ActionStatusCheck, ActionTiming, Desired, Entry, FileContent,
     FileKind, FileState, PackageSourceState, PackageState, SysctlState, UnitCommand, UnitState,
     UserGroupState, UserState,
 };
+use crate::validation::short;
 
 /// Folder of unit files and drop-ins.
 const UNIT_FOLDER: &str = "/etc/systemd/system";
@@ -133,7 +133,7 @@ impl StructureWriter {
         }
         for (file, text) in &state.drop_ins {
             if file.contains('/') || file.starts_with('.') || file.is_empty() {
-                self.add_error("desired.dropIns", format!("{} is no file name", shorten(file)));
+                self.add_error("desired.dropIns", format!("{} is no file name", short(file)));
             }
             self.write_file(&format!("{UNIT_FOLDER}/{name}.d/{file}"), SYSTEM_FILE, text);
         }

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::entry_reader::EntryReader;
-use super::xml::shorten;
 use crate::document::{FileContent, FileKind, FileMode, FileState};
+use crate::validation::excerpt;
 
 /// Types of a `Path`. None: Bcfg2 has the type, and it is not offered.
 const TYPES: &[(&str, Option<FileKind>)] = &[
@@ -54,9 +54,9 @@ pub(super) fn read_path(reader: &mut EntryReader<'_>) -> Option<FileState> {
         FileKind::Absent => state.prune = reader.take_flag("recursive"),
     }
     if kind != FileKind::Absent && reader.take_flag("recursive") {
-        let message = "owner, group and mode of all files below a directory are not offered; \
+        let message = "the owner, group and mode of files below a directory do not change; \
                        write an entry for each file";
-        reader.add_error_at("@recursive", message);
+        reader.refuse_at("@recursive", message);
     }
     Some(state)
 }
@@ -66,14 +66,13 @@ fn refuse_unavailable(reader: &mut EntryReader<'_>) {
     if reader.take_flag("important") {
         let message = "the order of entries is fixed: packages, files, units, users; \
                        remove the attribute";
-        reader.add_error_at("@important", message);
+        reader.refuse_at("@important", message);
     }
     // Backups and differences in reports are options of Bcfg2's client.
     reader.take_flag("paranoid");
     reader.take_flag("sensitive");
     if reader.take("secontext").is_some_and(|context| context != "__default__") {
-        let message = "SELinux contexts are not offered; accepted: __default__";
-        reader.add_error_at("@secontext", message);
+        reader.refuse_at("@secontext", "contexts of SELinux do not change; accepted: __default__");
     }
 }
 
@@ -83,10 +82,10 @@ fn read_kind(reader: &mut EntryReader<'_>) -> Option<FileKind> {
     match TYPES.iter().find(|(text, _)| *text == name) {
         Some((_, Some(kind))) => return Some(*kind),
         Some((_, None)) => {
-            reader.add_error(format!("paths of type {name} are not offered; {accepted}"));
+            reader.refuse_at("@type", &format!("{name}; {accepted}"));
         }
         None => {
-            let message = format!("\"{}\" is not a type of a path; {accepted}", shorten(&name));
+            let message = format!("{} is not a type of a path; {accepted}", excerpt(&name));
             reader.add_error_at("@type", message);
         }
     }
@@ -104,8 +103,7 @@ fn read_permissions(reader: &mut EntryReader<'_>, state: &mut FileState) {
     let mode = u32::from_str_radix(&text, 8).ok().filter(|_| is_octal).map(FileMode);
     state.mode = mode.filter(|mode| mode.0 <= FileMode::MAX.0);
     if state.mode.is_none() {
-        let message =
-            format!("\"{}\" is not a mode; write octal digits, such as 0644", shorten(&text));
+        let message = format!("{} is not a mode; write octal digits, such as 0644", excerpt(&text));
         reader.add_error_at("@mode", message);
     }
 }

@@ -7,9 +7,11 @@ use super::entries::{
 };
 use super::entry_reader::{EntryReader, refusal};
 use super::paths::read_path;
-use super::xml::{XmlElement, shorten};
+use super::xml::XmlElement;
 use crate::document::{Bundle, Component, Desired, Document, Entry};
-use crate::validation::{ErrorList, FieldError};
+use crate::origins::{BundleOrigin, Origins};
+use crate::read_error::ReadError;
+use crate::validation::{ErrorList, excerpt, short};
 
 /// Approximate limit of the memory for lists of files that restart a unit, in bytes.
 const MAX_RESTART_LIST_BYTES: usize = 16 * 1024 * 1024;
@@ -17,28 +19,26 @@ const MAX_RESTART_LIST_BYTES: usize = 16 * 1024 * 1024;
 /// Approximate memory overhead of a string, in bytes.
 const OVERHEAD_BYTES: usize = 32;
 
-/// Longest name of an entry or a bundle, in bytes: that of a path.
-const MAX_NAME_BYTES: usize = 4096;
-
 /// Reads the root of a document.
-pub(super) fn read_configuration(root: XmlElement) -> Result<Document, Vec<FieldError>> {
-    if let Some(error) = refuse_root(&root) {
-        return Err(vec![error]);
+pub(super) fn read_configuration(root: XmlElement) -> Result<(Document, Origins), ReadError> {
+    let mut errors = ErrorList::default();
+    check_root(&root, &mut errors);
+    if !errors.is_empty() {
+        return errors.into_result((Document::default(), Origins::default()));
     }
     let mut reader = StructureReader::default();
-    let mut errors = ErrorList::default();
     for (name, value) in &root.attributes {
         match name.as_str() {
             // The revision of Bcfg2's repository does not identify the document.
             "revision" => {}
             "version" if value == "2.0" => {}
             "version" => {
-                let message = format!("\"{}\" is not offered; accepted: 2.0", shorten(value));
+                let message = format!("{} is not accepted; accepted: 2.0", excerpt(value));
                 errors.add("Configuration/@version", message);
             }
             _ => {
-                let path = format!("Configuration/@{}", shorten(name));
-                errors.add(&path, "the attribute is not offered");
+                let path = format!("Configuration/@{}", short(name));
+                errors.add_not_offered(&path, "not offered: remove the attribute");
             }
         }
     }
@@ -48,24 +48,20 @@ pub(super) fn read_configuration(root: XmlElement) -> Result<Document, Vec<Field
     for (index, element) in root.children.into_iter().enumerate() {
         reader.read_structure(element, index + 1, &mut errors);
     }
-    let errors = errors.into_errors();
-    if errors.is_empty() {
-        Ok(Document { bundles: reader.bundles, ..Document::default() })
-    } else {
-        Err(errors)
-    }
+    let document = Document { bundles: reader.bundles, ..Document::default() };
+    errors.into_result((document, reader.origins))
 }
 
-fn refuse_root(root: &XmlElement) -> Option<FieldError> {
+fn check_root(root: &XmlElement, errors: &mut ErrorList) {
     match root.name.as_str() {
-        "Configuration" => None,
-        "error" => Some(FieldError::new("error", server_error(root))),
+        "Configuration" => {}
+        "error" => errors.add("error", server_error(root)),
         name => {
-            let name = shorten(name);
+            let name = short(name);
             let message = format!(
                 "the document is <{name}>; accepted: <Configuration>, as bcfg2 -c FILE stores it"
             );
-            Some(FieldError::new("", message))
+            errors.add("", message);
         }
     }
 }
@@ -74,22 +70,24 @@ fn refuse_root(root: &XmlElement) -> Option<FieldError> {
 fn server_error(element: &XmlElement) -> String {
     let kind = element.attributes.iter().find(|(name, _)| name == "type");
     let kind = kind.map_or("error", |(_, kind)| kind);
-    let text = shorten(element.text.trim());
+    let text = short(element.text.trim());
     let text = if text.is_empty() { "no message" } else { &text };
-    format!("the server of Bcfg2 reported a {}: {text}", shorten(kind))
+    format!("the server of Bcfg2 reported a {}: {text}", short(kind))
 }
 
 /// An entry of a bundle.
 struct ReadEntry {
     entry: Entry,
+    /// Path of the element.
+    origin: String,
     restarts_with_bundle: bool,
 }
 
 #[derive(Default)]
 struct StructureReader {
     bundles: Vec<Bundle>,
+    origins: Origins,
     bundle_names: HashSet<String>,
-    keys: HashSet<(Component, String)>,
     restart_list_bytes: usize,
     /// Number of the last name that was made for a bundle.
     last_number: usize,
@@ -105,7 +103,7 @@ impl StructureReader {
         let mut reader = EntryReader::new(element, "", position, errors);
         let is_bundle = reader.element_name() == "Bundle";
         if !is_bundle && reader.element_name() != "Independent" {
-            reader.add_error("the element is not offered; accepted: Bundle, Independent");
+            reader.refuse("accepted are Bundle and Independent");
             return;
         }
         let name = if is_bundle { reader.require("name") } else { reader.take("name") };
@@ -115,10 +113,7 @@ impl StructureReader {
         for attribute in ["description", "origin", "revision", "version"] {
             reader.take(attribute);
         }
-        check_name(&mut reader, &name);
-        if !self.bundle_names.insert(name.clone()) {
-            reader.add_error("the bundle is listed twice");
-        }
+        self.bundle_names.insert(name.clone());
         let children = reader.take_children();
         let mut entries = Vec::with_capacity(children.len());
         for (index, child) in children.into_iter().enumerate() {
@@ -126,8 +121,10 @@ impl StructureReader {
             entries.extend(entry);
         }
         self.add_restart_paths(&mut reader, &mut entries);
+        let path = reader.path().to_owned();
         reader.finish();
-        let entries = entries.into_iter().map(|read| read.entry).collect();
+        let (paths, entries) = entries.into_iter().map(|read| (read.origin, read.entry)).unzip();
+        self.origins.bundles.push(BundleOrigin { path, entries: paths });
         self.bundles.push(Bundle { name, entries });
     }
 
@@ -148,7 +145,7 @@ impl StructureReader {
         is_independent: bool,
     ) -> Option<ReadEntry> {
         if let Some(failure) = reader.take("failure") {
-            let failure = shorten(&failure);
+            let failure = short(&failure);
             reader.add_error(format!("the server of Bcfg2 could not bind the entry: {failure}"));
             return None;
         }
@@ -157,11 +154,10 @@ impl StructureReader {
         let mut restarts_with_bundle = false;
         let tag = reader.element_name().to_owned();
         if !TAGS.contains(&tag.as_str()) {
-            reader.add_error(refusal(&tag));
+            reader.refuse(refusal(&tag));
             return None;
         }
         let mut name = reader.require("name")?;
-        check_name(&mut reader, &name);
         let desired = match tag.as_str() {
             "Path" => read_path(&mut reader).map(Desired::File),
             "Package" => read_package(&mut reader).map(Desired::Package),
@@ -178,12 +174,8 @@ impl StructureReader {
         };
         // After an error in the state, attributes may be unread that are not wrong.
         let entry = Entry { name, desired: desired? };
-        let (component, name) = entry.key();
-        if !self.keys.insert((component, name.to_owned())) {
-            let name = shorten(name);
-            reader.add_error(format!("{component} {name} is listed twice in the document"));
-        }
-        reader.finish().then_some(ReadEntry { entry, restarts_with_bundle })
+        let origin = reader.path().to_owned();
+        reader.finish().then_some(ReadEntry { entry, origin, restarts_with_bundle })
     }
 
     /// A change of a file restarts the services of its bundle.
@@ -210,11 +202,3 @@ impl StructureReader {
 
 /// Elements of entries.
 const TAGS: [&str; 6] = ["Path", "Package", "Service", "Action", "POSIXUser", "POSIXGroup"];
-
-fn check_name(reader: &mut EntryReader<'_>, name: &str) {
-    if name.len() > MAX_NAME_BYTES {
-        reader.add_error_at("@name", format!("the name is longer than {MAX_NAME_BYTES} bytes"));
-    } else if name.chars().any(char::is_control) {
-        reader.add_error_at("@name", "the name has a control character");
-    }
-}

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::xml::{is_xml_char, shorten};
+use super::xml::is_xml_char;
 use super::xml_output::XmlOutput;
 use crate::document::{ApplyMode, Bundle, Desired, Document, FailureMode, Purpose};
 use crate::revision::revision;
-use crate::validation::FieldError;
+use crate::validation::{FieldError, short};
 
 /// Permissions of a path.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +164,7 @@ impl StructureWriter {
             self.check_attribute(name, value);
         }
         if !self.names.insert((tag, name.to_owned())) {
-            let message = format!("the document would have {tag} {} twice", shorten(name));
+            let message = format!("the document would have {tag} {} twice", short(name));
             self.add_error("name", message);
         }
         all

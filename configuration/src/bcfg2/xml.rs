@@ -9,10 +9,8 @@ use quick_xml::escape::resolve_xml_entity;
 use quick_xml::events::{BytesDecl, BytesRef, BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use crate::validation::FieldError;
-
-/// Longest document, in bytes.
-pub(super) const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+use crate::limits::open_text;
+use crate::validation::{FieldError, short};
 
 /// Maximum nesting depth of elements. A document of Bcfg2 has four levels.
 const MAX_DEPTH: usize = 16;
@@ -41,13 +39,7 @@ pub(super) struct XmlElement {
 
 /// Reads a document. The message of an error has the line.
 pub(super) fn parse(document: &str) -> Result<XmlElement, FieldError> {
-    if document.len() > MAX_DOCUMENT_BYTES {
-        let size = document.len();
-        let message =
-            format!("the document has {size} bytes; at most {MAX_DOCUMENT_BYTES} are accepted");
-        return Err(FieldError::new("", message));
-    }
-    let document = document.strip_prefix('\u{feff}').unwrap_or(document);
+    let document = open_text(document).map_err(|message| FieldError::new("", message))?;
     if let Some(at) = document.find(|c| !is_xml_char(c)) {
         return Err(error_at(document, at, "a control character, which XML does not allow"));
     }
@@ -86,18 +78,7 @@ fn error_at(document: &str, position: impl TryInto<usize>, message: &str) -> Fie
     let position = position.try_into().unwrap_or(usize::MAX).min(document.len());
     let before = document.as_bytes().get(..position).unwrap_or_default();
     let line = before.split(|byte| *byte == b'\n').count();
-    FieldError::new("", format!("line {line}: {}", shorten(message)))
-}
-
-/// The start of a text that comes from the document, for a message.
-pub(super) fn shorten(text: &str) -> String {
-    const MAX_CHARS: usize = 300;
-    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut short: String = visible.take(MAX_CHARS).collect();
-    if text.chars().nth(MAX_CHARS).is_some() {
-        short.push('…');
-    }
-    short
+    FieldError::new("", format!("line {line}: {}", short(message)))
 }
 
 /// Line ends as XML defines them: a carriage return in a document is a line feed.

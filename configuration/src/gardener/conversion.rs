@@ -12,6 +12,7 @@ use crate::document::{
     Bundle, Desired, Document, Entry, FileContent, FileState, Purpose, SecretRef, UnitCommand,
     UnitState,
 };
+use crate::origins::{BundleOrigin, Origins};
 use crate::user_data::contains_placeholder;
 
 /// Name of the bundle of a resource without a name.
@@ -20,8 +21,7 @@ const DEFAULT_BUNDLE_NAME: &str = "gardener";
 /// A document and where its entries come from.
 pub(super) struct Conversion {
     pub document: Document,
-    /// Path in the resource of each entry of the only bundle.
-    pub origins: Vec<String>,
+    pub origins: Origins,
     pub warnings: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ struct MergedUnit {
 
 /// Converts a resource that breaks no rule and uses no field that is not offered.
 pub(super) fn convert(manifest: Manifest) -> Conversion {
-    let mut warnings = Vec::new();
+    let mut warnings = find_unused_fields(&manifest);
     let purpose = match manifest.purpose() {
         Some("provision") => Purpose::Provision,
         Some(_) => Purpose::Reconcile,
@@ -65,11 +65,38 @@ pub(super) fn convert(manifest: Manifest) -> Conversion {
         let state = UnitState { file_paths, ..unit.state };
         (unit.origin, Entry { name, desired: Desired::Unit(state) })
     });
-    let (origins, entries) = files.chain(units).unzip();
-    let name = manifest.metadata.and_then(|metadata| metadata.name);
+    let (paths, entries) = files.chain(units).unzip();
+    let origin = BundleOrigin { path: "metadata".to_owned(), entries: paths };
+    let origins = Origins { bundles: vec![origin] };
+    let name = manifest.name;
     let bundle = Bundle { name: name.unwrap_or_else(|| DEFAULT_BUNDLE_NAME.to_owned()), entries };
     let document = Document { purpose, bundles: vec![bundle], ..Document::default() };
     Conversion { document, origins, warnings }
+}
+
+/// Warnings of fields that Gardener's own examples have and that describe no node.
+fn find_unused_fields(manifest: &Manifest) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut add = |path: &str, reason: &str| warnings.push(format!("{path} {reason}"));
+    let by_agent = "has no effect: the agent applies the files and units itself";
+    if let Some(spec) = &manifest.spec {
+        if spec.kind.as_deref().is_none_or(str::is_empty) {
+            add("spec.type", "is absent: Gardener requires it");
+        }
+        if spec.has_reload_path {
+            add("spec.reloadConfigFilePath", by_agent);
+        }
+    }
+    for (path, file) in with_paths(manifest.files()) {
+        if file.has_encoding {
+            let reason = "has no effect: the encoding of a file is content.inline.encoding";
+            add(&format!("{path}.encoding"), reason);
+        }
+    }
+    for field in manifest.status.iter().flat_map(|status| &status.old_fields) {
+        add(&format!("status.{field}"), by_agent);
+    }
+    warnings
 }
 
 fn is_needlessly_unencoded(file: &ManifestFile) -> bool {
@@ -83,7 +110,7 @@ fn is_needlessly_unencoded(file: &ManifestFile) -> bool {
 
 fn file_state(file: &ManifestFile) -> FileState {
     FileState {
-        mode: file.permissions.map(|permissions| permissions.0),
+        mode: file.permissions,
         content: file.content.as_ref().map(file_content),
         ..FileState::default()
     }
@@ -157,9 +184,9 @@ fn merge_unit(target: &mut MergedUnit, unit: &ManifestUnit) {
         Some("stop") => Some(UnitCommand::Stop),
         _ => state.command,
     };
-    for drop_in in unit.drop_ins.iter().flatten() {
+    for drop_in in &unit.drop_ins {
         let name = drop_in.name.clone().unwrap_or_default();
         state.drop_ins.insert(name, drop_in.content.clone().unwrap_or_default());
     }
-    target.file_paths.extend(unit.file_paths.iter().flatten().cloned());
+    target.file_paths.extend(unit.file_paths.iter().cloned());
 }

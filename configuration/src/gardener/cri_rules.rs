@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 
 use super::manifest::{ContainerdConfig, CriConfig, PluginConfig, RegistryConfig, RegistryHost};
 use super::rules::{Findings, is_dns_subdomain};
+use crate::validation::excerpt;
+use crate::yaml::Node;
 
 const PATH: &str = "spec.criConfig";
 
-pub(super) fn check(cri: &CriConfig, purpose: Option<&str>, findings: &mut Findings) {
+pub(super) fn check(cri: &CriConfig, purpose: Option<&str>, findings: &mut Findings<'_>) {
     if let Some(name) = findings.require(PATH, "name", cri.name.as_deref()) {
         findings.require_one_of(&format!("{PATH}.name"), name, &["containerd"]);
     }
@@ -27,53 +29,54 @@ pub(super) fn check(cri: &CriConfig, purpose: Option<&str>, findings: &mut Findi
     check_containerd(&path, containerd, findings);
 }
 
-fn check_containerd(path: &str, containerd: &ContainerdConfig, findings: &mut Findings) {
+fn check_containerd(path: &str, containerd: &ContainerdConfig, findings: &mut Findings<'_>) {
     findings.require(path, "sandboxImage", containerd.sandbox_image.as_deref());
     let mut upstreams = BTreeSet::new();
-    for (index, registry) in containerd.registries.iter().flatten().enumerate() {
+    for (index, registry) in containerd.registries.iter().enumerate() {
         let path = format!("{path}.registries[{index}]");
         let upstream = registry.upstream.as_deref().unwrap_or_default();
         if !upstreams.insert(upstream) {
-            let message = format!("duplicate: another registry has the upstream \"{upstream}\"");
+            let message =
+                format!("duplicate: another registry has the upstream {}", excerpt(upstream));
             findings.add(format!("{path}.upstream"), message);
         }
         check_registry(&path, registry, findings);
     }
-    for (index, plugin) in containerd.plugins.iter().flatten().enumerate() {
+    for (index, plugin) in containerd.plugins.iter().enumerate() {
         check_plugin(&format!("{path}.plugins[{index}]"), plugin, findings);
     }
 }
 
-fn check_registry(path: &str, registry: &RegistryConfig, findings: &mut Findings) {
+fn check_registry(path: &str, registry: &RegistryConfig, findings: &mut Findings<'_>) {
     if let Some(upstream) = findings.require(path, "upstream", registry.upstream.as_deref())
         && upstream != "_default"
         && !is_host_with_port(upstream)
     {
-        let message = format!("invalid: \"{upstream}\" is neither host[:port] nor _default");
+        let message = format!("invalid: {} is neither host[:port] nor _default", excerpt(upstream));
         findings.add(format!("{path}.upstream"), message);
     }
     if let Some(server) = registry.server.as_deref() {
         check_url(&format!("{path}.server"), server, findings);
     }
-    for (index, host) in registry.hosts.iter().flatten().enumerate() {
+    for (index, host) in registry.hosts.iter().enumerate() {
         check_host(&format!("{path}.hosts[{index}]"), host, findings);
     }
 }
 
-fn check_host(path: &str, host: &RegistryHost, findings: &mut Findings) {
+fn check_host(path: &str, host: &RegistryHost, findings: &mut Findings<'_>) {
     if let Some(url) = findings.require(path, "url", host.url.as_deref()) {
         check_url(&format!("{path}.url"), url, findings);
     }
-    for (index, capability) in host.capabilities.iter().flatten().enumerate() {
+    for (index, capability) in host.capabilities.iter().enumerate() {
         let path = format!("{path}.capabilities[{index}]");
         findings.require_one_of(&path, capability, &["pull", "push", "resolve"]);
     }
 }
 
-fn check_plugin(path: &str, plugin: &PluginConfig, findings: &mut Findings) {
+fn check_plugin(path: &str, plugin: &PluginConfig, findings: &mut Findings<'_>) {
     let operation = plugin.op.as_deref().unwrap_or("add");
     findings.require_one_of(&format!("{path}.op"), operation, &["add", "remove"]);
-    if plugin.path.as_ref().is_none_or(Vec::is_empty) {
+    if plugin.path.is_empty() {
         findings.add(format!("{path}.path"), "required: the list is absent or empty");
     }
     match &plugin.values {
@@ -81,14 +84,14 @@ fn check_plugin(path: &str, plugin: &PluginConfig, findings: &mut Findings) {
             let message = "forbidden: the operation remove has no values";
             findings.add(format!("{path}.values"), message);
         }
-        Some(values) if !values.is_object() => {
+        Some(values) if !matches!(values, Node::Map(_)) => {
             findings.add(format!("{path}.values"), "invalid: write a mapping");
         }
         _ => {}
     }
 }
 
-fn check_url(path: &str, url: &str, findings: &mut Findings) {
+fn check_url(path: &str, url: &str, findings: &mut Findings<'_>) {
     let is_valid = url.split_once("://").is_some_and(|(scheme, rest)| {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         matches!(scheme, "http" | "https")
@@ -97,7 +100,8 @@ fn check_url(path: &str, url: &str, findings: &mut Findings) {
             && !url.contains(|c: char| c.is_whitespace() || c.is_control())
     });
     if !is_valid {
-        findings.add(path, format!("invalid: \"{url}\" is not of the form https://host[:port]"));
+        findings
+            .add(path, format!("invalid: {} is not of the form https://host[:port]", excerpt(url)));
     }
 }
 

@@ -8,7 +8,7 @@ use super::manifest::{
     ImageRef, InlineContent, Manifest, ManifestContent, ManifestFile, ManifestUnit, SecretKeyRef,
     with_paths,
 };
-use crate::validation::FieldError;
+use crate::validation::{ErrorList, excerpt};
 
 const API_VERSION: &str = "extensions.gardener.cloud/v1alpha1";
 const KIND: &str = "OperatingSystemConfig";
@@ -19,12 +19,12 @@ const MAX_SUBDOMAIN_LENGTH: usize = 253;
 const MAX_LABEL_LENGTH: usize = 63;
 
 /// Fields that break a rule. Each message begins with the kind of the rule, as in Kubernetes.
-#[derive(Debug, Default)]
-pub(super) struct Findings(Vec<FieldError>);
+#[derive(Debug)]
+pub(super) struct Findings<'e>(pub &'e mut ErrorList);
 
-impl Findings {
-    pub fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(FieldError::new(path, message));
+impl Findings<'_> {
+    pub fn add(&mut self, path: impl AsRef<str>, message: impl Into<String>) {
+        self.0.add(path.as_ref(), message);
     }
 
     /// Reports a field without a value.
@@ -45,17 +45,19 @@ impl Findings {
     pub fn require_one_of(&mut self, path: &str, value: &str, accepted: &[&str]) {
         if !accepted.contains(&value) {
             let accepted = accepted.join(", ");
-            self.add(path, format!("not supported: \"{value}\"; accepted values: {accepted}"));
+            self.add(
+                path,
+                format!("not supported: {}; accepted values: {accepted}", excerpt(value)),
+            );
         }
     }
 }
 
-/// The fields that break a rule, in the order of the resource.
-pub(super) fn check(manifest: &Manifest) -> Vec<FieldError> {
-    let mut findings = Findings::default();
+/// Adds the fields that break a rule, in the order of the resource.
+pub(super) fn check(manifest: &Manifest, errors: &mut ErrorList) {
+    let mut findings = Findings(errors);
     check_type(manifest, &mut findings);
-    let name = manifest.metadata.as_ref().and_then(|metadata| metadata.name.as_deref());
-    if let Some(name) = name.filter(|name| !is_dns_subdomain(name)) {
+    if let Some(name) = manifest.name.as_deref().filter(|name| !is_dns_subdomain(name)) {
         findings.add("metadata.name", not_a_subdomain(name));
     }
     if let Some(purpose) = manifest.purpose() {
@@ -74,10 +76,9 @@ pub(super) fn check(manifest: &Manifest) -> Vec<FieldError> {
         check_file(&path, file, &mut findings);
     }
     check_duplicates(manifest, &mut findings);
-    findings.0
 }
 
-fn check_type(manifest: &Manifest, findings: &mut Findings) {
+fn check_type(manifest: &Manifest, findings: &mut Findings<'_>) {
     let fields = [
         ("apiVersion", manifest.api_version.as_deref(), API_VERSION),
         ("kind", manifest.kind.as_deref(), KIND),
@@ -97,29 +98,30 @@ fn check_unit(
     path: &str,
     unit: &ManifestUnit,
     accepted_paths: &BTreeSet<&str>,
-    findings: &mut Findings,
+    findings: &mut Findings<'_>,
 ) {
     findings.require(path, "name", unit.name.as_deref());
     if let Some(command) = unit.command.as_deref() {
         let accepted = ["start", "restart", "stop"];
         findings.require_one_of(&format!("{path}.command"), command, &accepted);
     }
-    for (index, drop_in) in unit.drop_ins.iter().flatten().enumerate() {
+    for (index, drop_in) in unit.drop_ins.iter().enumerate() {
         let path = format!("{path}.dropIns[{index}]");
         findings.require(&path, "name", drop_in.name.as_deref());
         findings.require(&path, "content", drop_in.content.as_deref());
     }
-    for (index, file_path) in unit.file_paths.iter().flatten().enumerate() {
+    for (index, file_path) in unit.file_paths.iter().enumerate() {
         if !accepted_paths.contains(file_path.as_str()) {
             let message = format!(
-                "invalid: neither spec.files nor status.extensionFiles has the path \"{file_path}\""
+                "invalid: neither spec.files nor status.extensionFiles has the path {}",
+                excerpt(file_path)
             );
             findings.add(format!("{path}.filePaths[{index}]"), message);
         }
     }
 }
 
-fn check_file(path: &str, file: &ManifestFile, findings: &mut Findings) {
+fn check_file(path: &str, file: &ManifestFile, findings: &mut Findings<'_>) {
     findings.require(path, "path", file.path.as_deref());
     check_content(&format!("{path}.content"), file.content.as_ref(), findings);
     if let Some(host_name) = file.host_name.as_deref().filter(|name| !is_dns_subdomain(name)) {
@@ -127,7 +129,7 @@ fn check_file(path: &str, file: &ManifestFile, findings: &mut Findings) {
     }
 }
 
-fn check_content(path: &str, content: Option<&ManifestContent>, findings: &mut Findings) {
+fn check_content(path: &str, content: Option<&ManifestContent>, findings: &mut Findings<'_>) {
     let empty = ManifestContent::default();
     let content = content.unwrap_or(&empty);
     match (&content.inline, &content.secret_ref, &content.image_ref) {
@@ -141,11 +143,11 @@ fn check_content(path: &str, content: Option<&ManifestContent>, findings: &mut F
     }
 }
 
-fn check_inline(path: &str, inline: &InlineContent, findings: &mut Findings) {
+fn check_inline(path: &str, inline: &InlineContent, findings: &mut Findings<'_>) {
     let encoding = inline.encoding.as_deref().unwrap_or_default();
     if encoding != "b64" && !encoding.is_empty() {
         let message =
-            format!("not supported: \"{encoding}\"; write b64, or omit the field for text");
+            format!("not supported: {}; write b64, or omit the field for text", excerpt(encoding));
         findings.add(format!("{path}.encoding"), message);
     }
     let Some(data) = findings.require(path, "data", inline.data.as_deref()) else {
@@ -158,12 +160,12 @@ fn check_inline(path: &str, inline: &InlineContent, findings: &mut Findings) {
     }
 }
 
-fn check_secret(path: &str, secret: &SecretKeyRef, findings: &mut Findings) {
+fn check_secret(path: &str, secret: &SecretKeyRef, findings: &mut Findings<'_>) {
     findings.require(path, "name", secret.name.as_deref());
     findings.require(path, "dataKey", secret.data_key.as_deref());
 }
 
-fn check_image(path: &str, image: &ImageRef, findings: &mut Findings) {
+fn check_image(path: &str, image: &ImageRef, findings: &mut Findings<'_>) {
     findings.require(path, "image", image.image.as_deref());
     findings.require(path, "filePathInImage", image.file_path_in_image.as_deref());
 }
@@ -196,7 +198,7 @@ impl<'a> FilesOfPath<'a> {
 }
 
 /// A path may occur more than once if each of its files is for another host.
-fn check_duplicates(manifest: &Manifest, findings: &mut Findings) {
+fn check_duplicates(manifest: &Manifest, findings: &mut Findings<'_>) {
     let mut files_of_paths: BTreeMap<&str, FilesOfPath<'_>> = BTreeMap::new();
     for (path, file) in with_paths(manifest.files()) {
         let Some(file_path) = file.path.as_deref().filter(|path| !path.is_empty()) else {
@@ -206,8 +208,9 @@ fn check_duplicates(manifest: &Manifest, findings: &mut Findings) {
         let host_name = file.host_name.as_deref();
         if let Some(other) = files.repeated(host_name) {
             let message = format!(
-                "duplicate: {other} has the path \"{file_path}\"; a path may occur again only for \
-                 another hostName"
+                "duplicate: {other} has the path {}; a path may occur again only for another \
+                 hostName",
+                excerpt(file_path)
             );
             findings.add(format!("{path}.path"), message);
         }
@@ -217,8 +220,9 @@ fn check_duplicates(manifest: &Manifest, findings: &mut Findings) {
 
 fn not_a_subdomain(text: &str) -> String {
     format!(
-        "invalid: \"{text}\" is not a DNS subdomain: lower-case letters, digits, - and ., and a \
-         letter or digit at the start and the end of each part"
+        "invalid: {} is not a DNS subdomain: lower-case letters, digits, - and ., and a letter or \
+         digit at the start and the end of each part",
+        excerpt(text)
     )
 }
 

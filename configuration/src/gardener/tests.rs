@@ -147,6 +147,71 @@ fn a_resource_without_a_purpose_is_read_as_reconcile_with_a_warning() {
 }
 
 #[test]
+fn fields_of_old_examples_have_no_effect_and_a_warning() {
+    let read = read(
+        "
+apiVersion: extensions.gardener.cloud/v1alpha1
+kind: OperatingSystemConfig
+metadata: {name: pool-01-original, namespace: default}
+spec:
+  purpose: reconcile
+  reloadConfigFilePath: /var/lib/cloud-config-downloader/cloud-config
+  files:
+  - path: /var/lib/kubelet/ca.crt
+    permissions: 0644
+    encoding: b64
+    content: {secretRef: {name: default-token-5dtjz, dataKey: token}}
+status:
+  command: /usr/bin/coreos-cloudinit --from-file=/var/lib/config
+  units: [docker-monitor.service]
+  cloudConfig: {secretRef: {name: osc-result-pool-01-original, namespace: default}}
+",
+    );
+    let read = read.unwrap();
+    assert_eq!(read.document.bundles[0].entries.len(), 1);
+    let by_agent = "has no effect: the agent applies the files and units itself";
+    assert_eq!(
+        read.warnings,
+        [
+            "spec.type is absent: Gardener requires it",
+            &format!("spec.reloadConfigFilePath {by_agent}"),
+            "spec.files[0].encoding has no effect: the encoding of a file is \
+             content.inline.encoding",
+            &format!("status.command {by_agent}"),
+            &format!("status.units {by_agent}"),
+        ]
+    );
+}
+
+#[test]
+fn anchors_and_merge_keys_are_read() {
+    let text = with_spec(
+        "  files:
+  - &file
+    path: /a
+    permissions: &mode 0640
+    content: &content {inline: {data: &data 0644}}
+  - {path: /b, permissions: *mode, content: {inline: {data: *data}}}
+  - {<<: *file, path: /c}
+",
+    );
+    let files = read_document(&text);
+    for entry in &files.bundles[0].entries {
+        let Desired::File(state) = &entry.desired else { panic!("no file") };
+        assert_eq!(state.mode.map(|mode| mode.0), Some(0o640), "{}", entry.name);
+        let content = state.content.clone().unwrap_or_default();
+        assert_eq!(content.inline.as_deref(), Some("0644"), "{}", entry.name);
+    }
+    assert_eq!(files.bundles[0].entries.len(), 3);
+}
+
+#[test]
+fn line_ends_and_the_start_of_a_text_of_windows_are_read() {
+    let windows = format!("\u{feff}{}", EXAMPLE.replace('\n', "\r\n"));
+    assert_eq!(read_document(&windows), read_document(EXAMPLE));
+}
+
+#[test]
 fn a_resource_without_a_name_becomes_the_bundle_gardener() {
     let text = with_spec("").replace("  name: pool-1-original\n", "  namespace: x\n");
     assert_eq!(read_document(&text).bundles[0].name, "gardener");

@@ -1,5 +1,6 @@
 use super::*;
-use crate::native::{read, read_desired};
+use crate::native::read;
+use crate::states::read_desired;
 use crate::validation::ErrorList;
 
 /// Follows the reference of a schema, if it has one.

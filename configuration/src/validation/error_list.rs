@@ -1,9 +1,13 @@
 //! The errors of a document, and the paths of its fields.
 
 use super::{FieldError, MAX_ERRORS};
+use crate::read_error::ReadError;
 
 /// Longest excerpt of a document in a message.
 const MAX_EXCERPT_CHARS: usize = 60;
+
+/// Longest text without quotes in a message: most paths fit.
+const MAX_SHORT_CHARS: usize = 300;
 
 /// Longest message. Only messages with several excerpts or long lists reach it.
 const MAX_MESSAGE_CHARS: usize = 1000;
@@ -13,15 +17,53 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 pub(crate) struct ErrorList {
     errors: Vec<FieldError>,
     omitted: usize,
+    /// Whether an error is more than a thing that is not offered.
+    is_invalid: bool,
 }
 
 impl ErrorList {
+    /// Adds a field that breaks a rule.
     pub(crate) fn add(&mut self, path: &str, message: impl Into<String>) {
+        self.is_invalid = true;
+        self.push(path, message);
+    }
+
+    /// Adds a field that is valid in its format and not offered.
+    pub(crate) fn add_not_offered(&mut self, path: &str, message: impl Into<String>) {
+        self.push(path, message);
+    }
+
+    fn push(&mut self, path: &str, message: impl Into<String>) {
         if self.errors.len() < MAX_ERRORS {
             let message = cut(message.into(), MAX_MESSAGE_CHARS);
             self.errors.push(FieldError::new(path, message));
         } else {
             self.omitted += 1;
+        }
+    }
+
+    /// Whether further errors are only counted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.errors.len() >= MAX_ERRORS
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// The document if there is no error.
+    ///
+    /// # Errors
+    /// The errors, as what the most serious of them is.
+    pub(crate) fn into_result<T>(self, document: T) -> Result<T, ReadError> {
+        let is_invalid = self.is_invalid;
+        let errors = self.into_errors();
+        if errors.is_empty() {
+            Ok(document)
+        } else if is_invalid {
+            Err(ReadError::Invalid(errors))
+        } else {
+            Err(ReadError::NotOffered(errors))
         }
     }
 
@@ -59,9 +101,10 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// A text without quotes, shortened, for messages.
+/// A text without quotes, shortened and without control characters, for messages and paths.
 pub(crate) fn short(text: &str) -> String {
-    cut(text.chars().take(MAX_EXCERPT_CHARS + 1).collect(), MAX_EXCERPT_CHARS)
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    cut(visible.take(MAX_SHORT_CHARS + 1).collect(), MAX_SHORT_CHARS)
 }
 
 fn cut(mut text: String, max_chars: usize) -> String {

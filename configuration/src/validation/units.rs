@@ -7,7 +7,7 @@ use super::{ErrorList, child_path, excerpt, item_path};
 use crate::document::UnitState;
 
 /// Types of units, by their suffix (systemd.unit(5)).
-const SUFFIXES: [&str; 11] = [
+pub(crate) const UNIT_SUFFIXES: [&str; 11] = [
     "service",
     "socket",
     "target",
@@ -60,12 +60,12 @@ pub(super) fn check(
 
 /// A name as `unit_name_is_valid` of systemd accepts it, without its length.
 fn check_name(name: &str) -> Result<(), String> {
-    let is_suffix = |suffix: &str| SUFFIXES.contains(&suffix);
+    let is_suffix = |suffix: &str| UNIT_SUFFIXES.contains(&suffix);
     let Some((stem, _)) = name.rsplit_once('.').filter(|(_, suffix)| is_suffix(suffix)) else {
         return Err(format!(
             "{} has no suffix of a unit; accepted are .{}",
             excerpt(name),
-            SUFFIXES.join(", .")
+            UNIT_SUFFIXES.join(", .")
         ));
     };
     if name.len() > MAX_NAME_BYTES {

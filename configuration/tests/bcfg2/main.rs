@@ -19,7 +19,7 @@ fn read_bundle(entries: &str) -> Result<Document, Vec<String>> {
 
 /// Reads a document. Errors are texts with the path.
 fn read(text: &str) -> Result<Document, Vec<String>> {
-    bcfg2::read(text).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    bcfg2::read(text).map_err(|error| error.fields().iter().map(ToString::to_string).collect())
 }
 
 /// Writes a document. Errors are texts with the path.

@@ -17,7 +17,7 @@ fn types_of_paths_that_are_left_out_are_named() {
         assert_errors(
             &format!("<Path name='/x' type='{kind}' to='/y' dev_type='fifo'/>"),
             &[&format!(
-                "Bundle[b]/Path[/x]: paths of type {kind} are not offered; \
+                "Bundle[b]/Path[/x]/@type: not offered: {kind}; \
                  accepted: file, directory, symlink, permissions, nonexistent"
             )],
         );
@@ -77,8 +77,8 @@ fn contents_that_the_client_would_read_otherwise_are_refused() {
     );
     assert_errors(
         &format!("<Path name='/x' {FILE} encoding='latin-1'>a</Path>"),
-        &["Bundle[b]/Path[/x]/@encoding: \"latin-1\" is not offered; \
-           accepted: ascii, utf-8, UTF-8, base64"],
+        &["Bundle[b]/Path[/x]/@encoding: \"latin-1\" is not accepted. \
+           Accepted: ascii, utf-8, UTF-8, base64."],
     );
 }
 
@@ -91,22 +91,22 @@ fn properties_of_paths_that_are_left_out_are_named() {
              <ACL type='access' scope='user' user='a' perms='rw'/></Path>"
         ),
         &[
-            "Bundle[b]/Path[/x]/@important: the order of entries is fixed: \
+            "Bundle[b]/Path[/x]/@important: not offered: the order of entries is fixed: \
              packages, files, units, users; remove the attribute",
-            "Bundle[b]/Path[/x]/@secontext: SELinux contexts are not offered; \
-             accepted: __default__",
-            "Bundle[b]/Path[/x]/@recursive: owner, group and mode of all files below a directory \
-             are not offered; write an entry for each file",
-            "Bundle[b]/Path[/x]/@mtime: the attribute is not offered for this element",
-            "Bundle[b]/Path[/x]/ACL[1]: access control lists are not offered",
+            "Bundle[b]/Path[/x]/@secontext: not offered: contexts of SELinux do not \
+             change; accepted: __default__",
+            "Bundle[b]/Path[/x]/@recursive: not offered: the owner, group and mode of files \
+             below a directory do not change; write an entry for each file",
+            "Bundle[b]/Path[/x]/@mtime: not offered: remove the attribute",
+            "Bundle[b]/Path[/x]/ACL[1]: not offered: remove the access control list",
         ],
     );
     assert_errors(
         "<Path name='/x' type='symlink' to='/y' mode='0777'/>\
          <Path name='/z' type='directory' owner='a' group='a' mode='755' prune='1'/>",
         &[
-            "Bundle[b]/Path[/x]/@mode: the attribute is not offered for this element",
-            "Bundle[b]/Path[/z]/@prune: \"1\" is not offered; accepted: true, false",
+            "Bundle[b]/Path[/x]/@mode: not offered: remove the attribute",
+            "Bundle[b]/Path[/z]/@prune: \"1\" is not accepted. Accepted: true, false.",
         ],
     );
 }
@@ -119,13 +119,14 @@ fn packages_of_other_systems_are_refused() {
          <Package name='d' type='deb' version='absent'/>\
          <Package name='e' type='deb' version='any' simplefile='x.deb'/>",
         &[
-            "Bundle[b]/Package[a]/@type: \"yum\" is not offered; accepted: deb",
-            "Bundle[b]/Package[a]/Instance[1]: only packages of type deb are offered",
+            "Bundle[b]/Package[a]/@type: not offered: \"yum\" is another system; \
+             accepted: deb",
+            "Bundle[b]/Package[a]/Instance[1]: not offered: only packages of type deb are accepted",
             "Bundle[b]/Package[b]/@version: the attribute is missing",
             "Bundle[b]/Package[c]/@type: the attribute is missing",
             "Bundle[b]/Package[d]/@version: \"absent\" is not a version; \
              Bcfg2 cannot require that a package is absent",
-            "Bundle[b]/Package[e]/@simplefile: the attribute is not offered for this element",
+            "Bundle[b]/Package[e]/@simplefile: not offered: remove the attribute",
         ],
     );
 }
@@ -138,16 +139,17 @@ fn services_that_the_agent_cannot_manage_are_refused() {
          <Service name='d' type='systemd' status='on' target='reload' install='false'/>\
          <Service name='e' type='systemd' status='maybe' restart='1' sequence='09'/>",
         &[
-            "Bundle[b]/Service[a]/@type: \"chkconfig\" is not offered; accepted: systemd",
+            "Bundle[b]/Service[a]/@type: not offered: \"chkconfig\" is another system; \
+             accepted: systemd",
             "Bundle[b]/Service[b]/@status: the attribute is missing",
-            "Bundle[b]/Service[c]/@status: the agent starts or stops each unit of the document; \
-             accepted: on, off",
-            "Bundle[b]/Service[d]/@target: services are only restarted; accepted: restart",
-            "Bundle[b]/Service[d]/@install: services that are only restarted are not offered; \
+            "Bundle[b]/Service[c]/@status: not offered: the agent starts or stops each unit of the \
+             document; accepted: on, off",
+            "Bundle[b]/Service[d]/@target: not offered: services are only restarted; accepted: restart",
+            "Bundle[b]/Service[d]/@install: not offered: a service is more than restarted; \
              remove the attribute",
-            "Bundle[b]/Service[e]/@restart: \"1\" is not offered; \
-             accepted: true, false, interactive",
-            "Bundle[b]/Service[e]/@status: \"maybe\" is not offered; accepted: on, off, ignore",
+            "Bundle[b]/Service[e]/@restart: \"1\" is not accepted. \
+             Accepted: true, false, interactive.",
+            "Bundle[b]/Service[e]/@status: \"maybe\" is not accepted. Accepted: on, off, ignore.",
         ],
     );
 }
@@ -163,8 +165,8 @@ fn actions_need_their_attributes() {
             "Bundle[b]/Action[a]/@when: the attribute is missing",
             "Bundle[b]/Action[a]/@status: the attribute is missing",
             "Bundle[b]/Action[a]/@command: the attribute is missing",
-            "Bundle[b]/Action[b]/@timing: \"later\" is not offered; accepted: pre, post, both",
-            "Bundle[b]/Action[b]/@when: \"never\" is not offered; accepted: modified, always",
+            "Bundle[b]/Action[b]/@timing: \"later\" is not accepted. Accepted: pre, post, both.",
+            "Bundle[b]/Action[b]/@when: \"never\" is not accepted. Accepted: modified, always.",
             "Bundle[b]/Action[c]/@command: a quote in the command has no end",
         ],
     );
@@ -179,7 +181,7 @@ fn actions_of_an_independent_do_not_depend_on_changes() {
             "<Configuration><Independent><Action name='a' timing='{timing}' when='{when}' \
              status='check' command='true'/></Independent></Configuration>"
         );
-        let expected = format!("Independent[1]/Action[a]: {reason}");
+        let expected = format!("Independent[1]/Action[a]: not offered: {reason}");
         assert_eq!(read(&text).unwrap_err(), [expected]);
     }
 }
@@ -192,14 +194,14 @@ fn users_with_wrong_numbers_or_groups_are_refused() {
          <POSIXUser name='d'><MemberOf>x</MemberOf><MemberOf group='x'/></POSIXUser>\
          <POSIXGroup name='e' gid='4294967296'/>",
         &[
-            "Bundle[b]/POSIXUser[a]/@uid: \"x\" is not a number from 0 to 4294967295",
-            "Bundle[b]/POSIXUser[b]/@uid: \"-1\" is not a number from 0 to 4294967295",
+            "Bundle[b]/POSIXUser[a]/@uid: \"x\" is not a number from 0 to 4294967294",
+            "Bundle[b]/POSIXUser[b]/@uid: \"-1\" is not a number from 0 to 4294967294",
             "Bundle[b]/POSIXUser[c]/MemberOf[1]: the group is missing; write group=\"NAME\"",
             "Bundle[b]/POSIXUser[c]/MemberOf[2]: the attribute group and the text are different",
-            "Bundle[b]/POSIXUser[c]/Other[3]: the element is not offered; accepted in a bundle: \
-             Path, Package, Service, Action, POSIXUser, POSIXGroup",
+            "Bundle[b]/POSIXUser[c]/Other[3]: not offered: accepted in a bundle are Path, Package, \
+             Service, Action, POSIXUser and POSIXGroup",
             "Bundle[b]/POSIXUser[d]/MemberOf[2]: the group x is listed twice",
-            "Bundle[b]/POSIXGroup[e]/@gid: \"4294967296\" is not a number from 0 to 4294967295",
+            "Bundle[b]/POSIXGroup[e]/@gid: \"4294967296\" is not a number from 0 to 4294967294",
         ],
     );
 }
@@ -210,18 +212,18 @@ fn elements_that_are_left_out_are_named() {
         "<RequiredBundle name='x'/><SEBoolean name='y' value='on'/><BoundPath name='/z'/>\
          <Group name='g'/><PostInstall name='p'/><py:if test='1'/><ConfigFile name='/f'/>",
         &[
-            "Bundle[b]/RequiredBundle[x]: bundles do not depend on other bundles; \
+            "Bundle[b]/RequiredBundle[x]: not offered: bundles do not depend on other bundles; \
              move the entries into one bundle",
-            "Bundle[b]/SEBoolean[y]: SELinux entries are not offered",
-            "Bundle[b]/BoundPath[/z]: abstract entries belong to the server of Bcfg2; \
+            "Bundle[b]/SEBoolean[y]: not offered: remove the entry of SELinux",
+            "Bundle[b]/BoundPath[/z]: not offered: abstract entries belong to the server of Bcfg2; \
              store its literal document with bcfg2 -c FILE",
-            "Bundle[b]/Group[g]: conditions belong to the server of Bcfg2; \
+            "Bundle[b]/Group[g]: not offered: conditions belong to the server of Bcfg2; \
              store its literal document with bcfg2 -c FILE",
-            "Bundle[b]/PostInstall[p]: the element is not offered; use Action",
-            "Bundle[b]/py:if[6]: templates belong to the server of Bcfg2; \
+            "Bundle[b]/PostInstall[p]: not offered: use Action",
+            "Bundle[b]/py:if[6]: not offered: templates belong to the server of Bcfg2; \
              store its literal document with bcfg2 -c FILE",
-            "Bundle[b]/ConfigFile[/f]: the element is not offered; accepted in a bundle: \
-             Path, Package, Service, Action, POSIXUser, POSIXGroup",
+            "Bundle[b]/ConfigFile[/f]: not offered: accepted in a bundle are Path, Package, \
+             Service, Action, POSIXUser and POSIXGroup",
         ],
     );
 }
@@ -251,13 +253,15 @@ fn an_entry_is_listed_once() {
         <Service name='s' type='systemd' status='on'/></Bundle>\
         <Bundle name='a'/><Bundle name='b'><Path name='/x' type='symlink' to='/y'/>\
         <Service name='s.service' type='systemd' status='off'/>\
-        <POSIXGroup name='/x'/></Bundle></Configuration>";
+        <POSIXGroup name='s'/></Bundle></Configuration>";
     assert_eq!(
         read(text).unwrap_err(),
         [
-            "Bundle[a]: the bundle is listed twice",
-            "Bundle[b]/Path[/x]: File /x is listed twice in the document",
-            "Bundle[b]/Service[s.service]: Unit s.service is listed twice in the document",
+            "Bundle[a]/@name: the bundle \"a\" is also Bundle[a]; merge them or rename one",
+            "Bundle[b]/Path[/x]: File \"/x\" is also Bundle[a]/Path[/x]; a document has one entry \
+             for it",
+            "Bundle[b]/Service[s.service]: Unit \"s.service\" is also Bundle[a]/Service[s]; a \
+             document has one entry for it",
         ]
     );
 }
@@ -275,18 +279,18 @@ fn structures_other_than_bundles_are_refused() {
              <Path name='/x' type='nonexistent'/><Bundle name='b' color='red'>text</Bundle>\
              </Configuration>",
             &[
-                "Configuration/@version: \"1.0\" is not offered; accepted: 2.0",
-                "Configuration/@toolset: the attribute is not offered",
+                "Configuration/@version: \"1.0\" is not accepted; accepted: 2.0",
+                "Configuration/@toolset: not offered: remove the attribute",
                 "Configuration: text is not accepted outside of files",
                 "Bundle[1]/@name: the attribute is missing",
-                "Path[/x]: the element is not offered; accepted: Bundle, Independent",
-                "Bundle[b]/@color: the attribute is not offered for this element",
+                "Path[/x]: not offered: accepted are Bundle and Independent",
+                "Bundle[b]/@color: not offered: remove the attribute",
                 "Bundle[b]: text is not accepted in this element",
             ],
         ),
         (
             "<Configuration xmlns='http://example.org/'/>",
-            &["Configuration/@xmlns: the attribute is not offered"],
+            &["Configuration/@xmlns: not offered: remove the attribute"],
         ),
     ];
     for (text, errors) in cases {

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use evenkeel_configuration::document::{
     ActionCondition, ActionSpec, ActionStatusCheck, ActionTiming, Desired, FileContent, FileKind,
-    FileMode, FileState, PackageState, UnitCommand, UnitState, UserGroupState, UserState,
+    FileMode, FileState, MAX_ACCOUNT_ID, PackageState, UnitCommand, UnitState, UserGroupState,
+    UserState,
 };
 use evenkeel_configuration::{Bundle, Component, Document, Entry};
 use proptest::option;
@@ -22,6 +23,20 @@ fn value() -> impl Strategy<Value = String> {
     "[!-~é<>&\"'][ -~\n\t\r]{0,20}"
 }
 
+/// A value of one line, such as a comment.
+fn line() -> impl Strategy<Value = String> {
+    "[!-9;-~é<>&\"'][ -9;-~]{0,20}"
+}
+
+fn path() -> impl Strategy<Value = String> {
+    "/[a-z&<\"é][a-z&<\"é. -]{0,11}"
+}
+
+/// The name of a user or a group.
+fn account() -> impl Strategy<Value = String> {
+    "[a-z_][a-z0-9_-]{0,11}"
+}
+
 fn file_content() -> impl Strategy<Value = Option<FileContent>> {
     let inline =
         text().prop_map(|text| FileContent { inline: Some(text), ..FileContent::default() });
@@ -32,7 +47,7 @@ fn file_content() -> impl Strategy<Value = Option<FileContent>> {
 }
 
 fn file_state() -> impl Strategy<Value = FileState> {
-    let fields = (0..=0o7777_u32, value(), value(), file_content(), value(), any::<bool>());
+    let fields = (0..=0o7777_u32, account(), account(), file_content(), line(), any::<bool>());
     (0..5, fields).prop_map(|(kind, (mode, owner, group, content, target, prune))| {
         let with_permissions = FileState {
             mode: Some(FileMode(mode)),
@@ -82,9 +97,9 @@ fn action() -> impl Strategy<Value = ActionSpec> {
 }
 
 fn user() -> impl Strategy<Value = UserState> {
-    let groups = prop::collection::hash_set("[a-z]{1,8}", 0..4);
-    let fields = (option::of(any::<u32>()), option::of(value()), groups);
-    (fields, value(), value(), value()).prop_map(|((uid, group, groups), comment, home, shell)| {
+    let groups = prop::collection::hash_set(account(), 0..4);
+    let fields = (option::of(0..=MAX_ACCOUNT_ID), option::of(account()), groups);
+    (fields, line(), path(), path()).prop_map(|((uid, group, groups), comment, home, shell)| {
         UserState {
             absent: false,
             uid,
@@ -98,20 +113,19 @@ fn user() -> impl Strategy<Value = UserState> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let version = prop_oneof![Just("any".to_owned()), "[0-9][0-9a-z.+~:-]{0,12}"];
-    let desired = prop_oneof![
-        4 => file_state().prop_map(Desired::File),
-        1 => unit_state().prop_map(Desired::Unit),
-        1 => version.prop_map(|version| Desired::Package(PackageState { version })),
-        1 => action().prop_map(Desired::Action),
-        1 => user().prop_map(Desired::User),
-        1 => option::of(any::<u32>())
-            .prop_map(|gid| Desired::UserGroup(UserGroupState { absent: false, gid })),
-    ];
-    ("[a-z&<\"é/. -]{1,12}", desired).prop_map(|(name, desired)| match &desired {
-        Desired::Unit(_) => Entry { name: format!("{}.service", name.replace('/', "-")), desired },
-        _ => Entry { name, desired },
-    })
+    let version = prop_oneof![Just("any".to_owned()), "[0-9][0-9a-z.+~]{0,12}"];
+    let group = option::of(0..=MAX_ACCOUNT_ID)
+        .prop_map(|gid| Desired::UserGroup(UserGroupState { absent: false, gid }));
+    let package = version.prop_map(|version| Desired::Package(PackageState { version }));
+    let entry = |(name, desired)| Entry { name, desired };
+    prop_oneof![
+        4 => (path(), file_state().prop_map(Desired::File)).prop_map(entry),
+        1 => ("[a-z:_.-]{1,8}\\.service", unit_state().prop_map(Desired::Unit)).prop_map(entry),
+        1 => ("[a-z][a-z0-9.+-]{1,8}", package).prop_map(entry),
+        1 => ("[a-z&<\"é]{1,12}", action().prop_map(Desired::Action)).prop_map(entry),
+        1 => (account(), user().prop_map(Desired::User)).prop_map(entry),
+        1 => (account(), group).prop_map(entry),
+    ]
 }
 
 /// A unit that restarts lists all files of its bundle.
@@ -131,7 +145,7 @@ fn add_file_paths(bundle: &mut Bundle) {
 
 /// A document in which bundles and entries are listed once.
 fn document() -> impl Strategy<Value = Document> {
-    let bundle = ("[a-z &<]{1,8}", prop::collection::vec(entry(), 0..8));
+    let bundle = ("[a-z&<]{1,4}( [a-z&<]{1,4})?", prop::collection::vec(entry(), 0..8));
     prop::collection::vec(bundle, 0..4).prop_map(|bundles| {
         let (mut names, mut keys) = (HashSet::new(), HashSet::new());
         let mut document = Document::default();

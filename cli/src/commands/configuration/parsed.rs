@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use evenkeel_configuration::{Document, Entry, FieldError, bcfg2, gardener, native, validation};
+use evenkeel_configuration::{
+    Document, FieldError, ReadError, bcfg2, gardener, native, validation,
+};
 
 use super::source::{DocumentSource, InputFormat};
 use crate::page::sanitize_text;
@@ -34,18 +36,7 @@ impl ParsedDocument {
         for warning in warnings {
             writeln!(system.notes, "warning: {name}: {}", sanitize_text(&warning))?;
         }
-        let result = result.and_then(|document| {
-            let errors = validation::validate(&document);
-            if errors.is_empty() {
-                return Ok(document);
-            }
-            // The reader of Gardener's format converts paths by itself.
-            if format == InputFormat::Bcfg2 {
-                return Err(errors.into_iter().map(|error| name_entry(error, &document)).collect());
-            }
-            Err(errors)
-        });
-        Ok(Self { name, format, result })
+        Ok(Self { name, format, result: result.map_err(ReadError::into_fields) })
     }
 }
 
@@ -65,51 +56,19 @@ pub fn to_lines(errors: &[FieldError]) -> Vec<String> {
 }
 
 /// The document of a text, or its errors, and the warnings.
-fn parse(text: &str, format: InputFormat) -> (Result<Document, Vec<FieldError>>, Vec<String>) {
+fn parse(text: &str, format: InputFormat) -> (Result<Document, ReadError>, Vec<String>) {
     match format {
-        InputFormat::Native => (native::read(text), Vec::new()),
+        InputFormat::Native => (native::read(text).and_then(check), Vec::new()),
         InputFormat::Bcfg2 => (bcfg2::read(text), Vec::new()),
         InputFormat::Gardener => match gardener::read(text) {
             Ok(read) => (Ok(read.document), read.warnings),
-            Err(error) => (Err(error.fields().to_vec()), Vec::new()),
+            Err(error) => (Err(error), Vec::new()),
         },
     }
 }
 
-/// Adds the entry to an error, for documents in a format that has no such paths.
-fn name_entry(error: FieldError, document: &Document) -> FieldError {
-    let FieldError { path, message } = error;
-    let message = match find_entry(document, &path) {
-        Some(entry) => format!("{message} ({} {})", entry.component(), entry.name),
-        None => message,
-    };
-    FieldError { path, message }
-}
-
-/// The entry of a path such as `bundles[0].entries[2].desired.mode`.
-fn find_entry<'a>(document: &'a Document, path: &str) -> Option<&'a Entry> {
-    let (bundle, rest) = path.strip_prefix("bundles[")?.split_once("].entries[")?;
-    let (entry, _) = rest.split_once(']')?;
-    let bundle = document.bundles.get(bundle.parse::<usize>().ok()?)?;
-    bundle.entries.get(entry.parse::<usize>().ok()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_of_a_converted_document_names_its_entry() {
-        let text = "bundles: [{name: a}, {name: b, entries: [{component: Package, name: jq}]}]";
-        let document = native::read(text).expect("a document");
-        for (path, message) in [
-            ("bundles[1].entries[0].desired.version", "is wrong (Package jq)"),
-            ("bundles[1].entries[1].name", "is wrong"),
-            ("bundles[1].name", "is wrong"),
-            ("", "is wrong"),
-        ] {
-            let error = name_entry(FieldError::new(path, "is wrong"), &document);
-            assert_eq!(error, FieldError::new(path, message));
-        }
-    }
+/// The document if it breaks no rule. The readers of other formats check the rules by themselves.
+fn check(document: Document) -> Result<Document, ReadError> {
+    let errors = validation::validate(&document);
+    if errors.is_empty() { Ok(document) } else { Err(ReadError::Invalid(errors)) }
 }

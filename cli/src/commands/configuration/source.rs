@@ -5,13 +5,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use clap::ValueEnum;
-use evenkeel_configuration::native;
+use evenkeel_configuration::limits;
 use serde::Deserialize;
 
 use crate::Failure;
 
 /// Largest document.
-const MAX_DOCUMENT_BYTES: u64 = native::MAX_DOCUMENT_BYTES as u64;
+const MAX_DOCUMENT_BYTES: u64 = limits::MAX_DOCUMENT_BYTES as u64;
 
 /// Value of `kind` in a document of Gardener.
 const GARDENER_KIND: &str = "OperatingSystemConfig";

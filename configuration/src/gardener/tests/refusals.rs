@@ -141,7 +141,6 @@ fn valid_fields_that_are_not_offered_are_named() {
       - {op: remove, path: [d]}
   inPlaceUpdates: {operatingSystemVersion: 1.2.3}
   providerConfig: {apiVersion: x, kind: y}
-  reloadConfigFilePath: /var/lib/config
   units:
   - name: x.service
     files: []
@@ -149,9 +148,6 @@ fn valid_fields_that_are_not_offered_are_named() {
   - {path: /a, content: {imageRef: {image: x, filePathInImage: /x}}}
   - {path: /b, hostName: node-1, content: {inline: {data: x}}}
 status:
-  command: /usr/bin/reload
-  units: [a]
-  files: [b]
   inPlaceUpdates: {osUpdate: {command: x}}
 ",
     ));
@@ -188,7 +184,7 @@ fn a_field_that_is_unknown_or_of_another_type_is_reported_with_its_path() {
 #[test]
 fn a_repeated_key_and_a_second_document_are_refused() {
     let error = invalid(&with_spec("  purpose: provision\n"));
-    assert!(error.contains("duplicate"), "{error}");
+    assert!(error.contains("occurs twice"), "{error}");
     let error = invalid(&format!("{}---\n{}", with_spec(""), with_spec("")));
     assert!(error.contains("document"), "{error}");
 }
@@ -201,43 +197,31 @@ fn an_alias_is_read_and_many_aliases_are_refused() {
         with_file(&format!("    content: &content {{inline: {{data: x}}}}\n{files}"))
     };
     assert_eq!(read_document(&resource(8)).bundles[0].entries.len(), 9);
-    assert!(invalid(&resource(1_000)).contains("alias"));
+    assert!(invalid(&resource(1_000)).contains("aliases"));
 }
 
 #[test]
 fn a_resource_that_is_too_large_or_too_deep_is_refused() {
-    let large = with_file(&format!("    content: {{inline: {{data: {}}}}}\n", "x".repeat(2 << 20)));
-    assert!(invalid(&large).contains("at most 2097152 are read"));
+    let large =
+        with_file(&format!("    content: {{inline: {{data: {}}}}}\n", "x".repeat(16 << 20)));
+    assert!(invalid(&large).contains("at most 16777216 are accepted"));
     let deep =
         with_spec(&format!("  providerConfig: {}{}\n", "[".repeat(10_000), "]".repeat(10_000)));
     invalid(&deep);
 }
 
 #[test]
-fn an_error_of_the_document_has_the_path_of_the_resource() {
-    let origins = ["spec.files[1]".to_owned(), "status.extensionUnits[0]".to_owned()];
-    let located =
-        |path: &str, message: &str| locate(FieldError::new(path, message), &origins).to_string();
-    assert_eq!(located("bundles[0].entries[0]", "is bad"), "spec.files[1]: is bad");
-    assert_eq!(
-        located("bundles[0].entries[1].desired.command", "is bad"),
-        "status.extensionUnits[0].command: is bad"
-    );
-    assert_eq!(
-        located("bundles[0].entries[1].name", "is also bundles[0].entries[0]"),
-        "status.extensionUnits[0].name: is also spec.files[1]"
-    );
+fn a_field_of_a_document_has_the_path_of_the_resource() {
     for (field, expected) in [
-        ("name", "path"),
-        ("desired.mode", "permissions"),
-        ("desired.content.inline", "content.inline.data"),
+        ("", "spec.files[1]"),
+        ("name", "spec.files[1].path"),
+        ("desired.mode", "spec.files[1].permissions"),
+        ("desired.content.inline", "spec.files[1].content.inline.data"),
+        ("desired.content.secretRef.key", "spec.files[1].content.secretRef.dataKey"),
     ] {
-        let located = located(&format!("bundles[0].entries[0].{field}"), "is bad");
-        assert_eq!(located, format!("spec.files[1].{expected}: is bad"));
+        assert_eq!(field_path("spec.files[1]", field), expected);
     }
-    assert_eq!(located("bundles[0].name", "is bad"), "metadata.name: is bad");
-    assert_eq!(located("bundles", "is bad"), "bundles: is bad");
-    assert_eq!(located("bundles[0].entries[7]", "is bad"), "bundles[0].entries[7]: is bad");
+    assert_eq!(field_path("spec.units[0]", "name"), "spec.units[0].name");
 }
 
 #[test]

@@ -50,18 +50,32 @@ impl<'a> Fields<'a> {
     /// Takes a field as it is. Null counts as a value.
     pub(crate) fn take(&mut self, name: &'static str) -> Option<Node> {
         self.names.push(name);
-        let index = self.unread.iter().position(|(key, _)| key == name)?;
-        Some(self.unread.remove(index).1)
+        self.remove(name)
     }
 
     /// Takes a field. Null is an absent field.
-    fn take_value(&mut self, name: &'static str) -> Option<Node> {
+    pub(crate) fn take_value(&mut self, name: &'static str) -> Option<Node> {
         self.take(name).filter(|node| !node.is_null())
     }
 
     /// Adds an error of a field.
     pub(crate) fn error(&mut self, name: &str, message: impl Into<String>) {
         self.errors.add(&child_path(&self.path, name), message);
+    }
+
+    /// Adds a field that is not offered.
+    pub(crate) fn not_offered(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.add_not_offered(&child_path(&self.path, name), message);
+    }
+
+    /// Whether a field has a value. The value itself is not read, and no message offers the field.
+    pub(crate) fn is_present(&mut self, name: &str) -> bool {
+        self.remove(name).is_some_and(|node| !node.is_null())
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Node> {
+        let index = self.unread.iter().position(|(key, _)| key == name)?;
+        Some(self.unread.remove(index).1)
     }
 
     /// A text. A number or a boolean counts as the text that the user wrote.
@@ -89,7 +103,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn missing(&mut self, name: &'static str) {
         if !self.is_invalid {
             let message = format!("{} must have the field {name:?}", self.owner);
-            self.errors.add(&self.path, message);
+            self.error(name, message);
         }
     }
 
@@ -257,15 +271,20 @@ impl<'a> Fields<'a> {
     /// Refuses the fields that were not read.
     pub(crate) fn finish(self) {
         for (key, _) in &self.unread {
+            if self.errors.is_full() {
+                self.errors.add("", "");
+                continue;
+            }
             let message = format!("{} has no field {}", self.owner, excerpt(key));
-            self.errors.add(&self.path, suggest(&message, key, &self.names));
+            let path = child_path(&self.path, key);
+            self.errors.add(&path, suggest(&message, key, &self.names));
         }
     }
 }
 
 /// The message with the accepted names, and with the one that is most similar to the name.
 pub(crate) fn suggest(message: &str, name: &str, accepted: &[&str]) -> String {
-    let name = name.to_lowercase();
+    let name = short(name).to_lowercase();
     let similarity = |candidate: &str| strsim::jaro_winkler(&name, &candidate.to_lowercase());
     let nearest = accepted
         .iter()

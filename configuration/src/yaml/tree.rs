@@ -24,14 +24,15 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Parses YAML or JSON. Anchors, aliases, tags, merge keys, repeated keys and further documents
-    /// are refused. In JSON, a field that is null is absent: programs write null for it.
+    /// Parses YAML or JSON. Tags, repeated keys, further documents, and more than `max_aliases`
+    /// anchors, aliases or merge keys are refused. In JSON, a field that is null is absent: programs
+    /// write null for it.
     ///
     /// # Errors
     /// Names the line and the column.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let root: LocatedNode =
-            serde_saphyr::from_str_with_options(text, options()).map_err(|e| describe(&e))?;
+    pub(crate) fn parse(text: &str, max_aliases: usize) -> Result<Self, String> {
+        let root: LocatedNode = serde_saphyr::from_str_with_options(text, options(max_aliases))
+            .map_err(|e| describe(&e))?;
         let root = root.resolve(text);
         Ok(if text.trim_start().starts_with('{') { root.without_null_fields() } else { root })
     }
@@ -85,18 +86,30 @@ impl From<Value> for Node {
     }
 }
 
-fn options() -> Options {
+/// Most events of the reader that all aliases repeat.
+const MAX_REPLAYED_EVENTS: usize = 10_000;
+
+/// Deepest nesting of aliases in the values of aliases.
+const MAX_ALIAS_DEPTH: usize = 8;
+
+fn options(max_aliases: usize) -> Options {
+    let merge_keys = if max_aliases == 0 { MergeKeyPolicy::Error } else { MergeKeyPolicy::Merge };
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_anchors: 0,
-            max_aliases: 0,
+            max_anchors: max_aliases,
+            max_aliases: max_aliases,
+            max_merge_keys: max_aliases,
             max_documents: 1,
             max_depth: MAX_DEPTH,
             max_nodes: MAX_VALUES,
             max_events: MAX_VALUES * 3,
         },
         duplicate_keys: DuplicateKeyPolicy::Error,
-        merge_keys: MergeKeyPolicy::Error,
+        merge_keys: merge_keys,
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_REPLAYED_EVENTS,
+            max_replay_stack_depth: MAX_ALIAS_DEPTH,
+        },
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         reject_unsupported_tags: true,
         with_snippet: false,
@@ -245,8 +258,9 @@ fn describe_breach(breach: &BudgetBreach) -> String {
     match breach {
         BudgetBreach::Aliases { .. }
         | BudgetBreach::Anchors { .. }
-        | BudgetBreach::AliasAnchorRatio { .. } => {
-            "anchors (&) and aliases (*) are not accepted; write the value out".to_owned()
+        | BudgetBreach::AliasAnchorRatio { .. }
+        | BudgetBreach::MergeKeys { .. } => {
+            "anchors (&) and aliases (*) are not accepted here; write the value out".to_owned()
         }
         BudgetBreach::Documents { .. } => ONE_DOCUMENT.to_owned(),
         BudgetBreach::Depth { .. } => {

@@ -1,12 +1,11 @@
 //! Reads the desired state of each component.
 
-use super::fields::Fields;
-use super::tree::Node;
 use crate::document::{
     ActionSpec, Component, Desired, FileContent, FileState, MAX_ACCOUNT_ID, PackageSourceState,
     PackageState, SecretRef, SysctlState, UnitState, UserGroupState, UserState,
 };
 use crate::validation::ErrorList;
+use crate::yaml::{Fields, Node};
 
 /// Reads `desired` of an entry. Wrong fields get their default, and an error.
 pub(crate) fn read_desired(

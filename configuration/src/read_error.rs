@@ -1,0 +1,43 @@
+//! Why a document is not read.
+
+use std::fmt;
+
+use crate::validation::FieldError;
+
+/// A document that is not read. All readers return it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The text does not have the format, or fields break a rule. The list may also have
+    /// fields that are not offered.
+    Invalid(Vec<FieldError>),
+    /// The document is valid, but it has these entries or fields, which are not offered.
+    NotOffered(Vec<FieldError>),
+}
+
+impl ReadError {
+    /// The fields, in the order of the document.
+    pub fn fields(&self) -> &[FieldError] {
+        match self {
+            Self::Invalid(fields) | Self::NotOffered(fields) => fields,
+        }
+    }
+
+    /// The fields, in the order of the document.
+    pub fn into_fields(self) -> Vec<FieldError> {
+        match self {
+            Self::Invalid(fields) | Self::NotOffered(fields) => fields,
+        }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, field) in self.fields().iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{field}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ReadError {}
