@@ -26,6 +26,7 @@ mod cloud_init;
 mod ignition;
 mod plan;
 mod script;
+mod unit_syntax;
 
 use std::fmt;
 use std::str::FromStr;

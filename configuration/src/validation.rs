@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::document::{Bundle, Desired, Document, Entry, SysctlState};
 
 pub(crate) use error_list::{ErrorList, child_path, excerpt, item_path, short};
-pub(crate) use units::UNIT_SUFFIXES;
+pub(crate) use units::{UNIT_SUFFIXES, is_template};
 
 /// Most entries of a document.
 pub const MAX_ENTRIES: usize = 20_000;

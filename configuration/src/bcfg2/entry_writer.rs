@@ -11,7 +11,7 @@ use crate::document::{
     FileKind, FileState, PackageSourceState, PackageState, SysctlState, UnitCommand, UnitState,
     UserGroupState, UserState,
 };
-use crate::validation::short;
+use crate::validation::{is_template, short};
 
 /// Folder of unit files and drop-ins.
 const UNIT_FOLDER: &str = "/etc/systemd/system";
@@ -147,6 +147,14 @@ impl StructureWriter {
                                move the entries into one bundle";
                 self.add_error(&format!("desired.filePaths[{index}]"), message);
             }
+        }
+        if is_template(name) {
+            if state.enable.is_some() {
+                let message = "Bcfg2 would start the template; remove the field, or add a unit \
+                               for an instance, such as name@instance.service";
+                self.add_error("desired.enable", message);
+            }
+            return;
         }
         let is_enabled = state.enable.unwrap_or(true);
         let is_active = match state.command {

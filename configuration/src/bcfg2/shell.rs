@@ -45,11 +45,17 @@ fn split_words(command: &str) -> Result<Vec<String>, &'static str> {
     Ok(words)
 }
 
+/// Words that begin or end a command of the shell. Other keywords have characters that are quoted.
+const KEYWORDS: [&str; 13] = [
+    "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
+];
+
 /// A word as a shell reads it. The shell takes a first word with an equals sign as an assignment.
 pub(super) fn quote(word: &str, is_first: bool) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,@%+".contains(c);
     let is_safe = |c: char| is_plain(c) || (c == '=' && !is_first);
-    if !word.is_empty() && word.chars().all(is_safe) {
+    let is_keyword = is_first && KEYWORDS.contains(&word);
+    if !word.is_empty() && !is_keyword && word.chars().all(is_safe) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
@@ -69,6 +75,7 @@ mod tests {
             ("echo 'two words' \"and \\\"two\\\"\"", "echo 'two words' 'and \"two\"'"),
             ("echo it\\'s '' a=b", "echo 'it'\\''s' '' a=b"),
             ("a=b c", "'a=b' c"),
+            ("if done", "'if' done"),
             ("x \"a\\$b\"", "x 'a\\$b'"),
             ("grep -q ^root: /etc/passwd", "grep -q '^root:' /etc/passwd"),
         ];

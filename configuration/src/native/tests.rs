@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{read, write};
 use crate::document::{Desired, Document, Entry, FileMode};
 use crate::limits::MAX_DOCUMENT_BYTES;
+use crate::read_error::ReadError;
 use crate::revision::revision;
 use crate::validation::{MAX_ENTRIES, MAX_ERRORS};
 
@@ -269,4 +270,25 @@ fn an_entry_of_json_has_the_same_rules() {
     assert_eq!(entry_from_value, entry(r#"{"mode": "0644", "content": {"inline": "1"}}"#).unwrap());
     let error = entry(r#"{"content": {"inlin": "a"}}"#).unwrap_err().to_string();
     assert!(error.starts_with("desired.content.inlin: content has no field \"inlin\""), "{error}");
+}
+
+#[test]
+fn an_unknown_component_is_not_offered_and_another_error_is_invalid() {
+    let read_error = |text: &str| read(text).unwrap_err();
+    let extension = one_entry("Extension", "{x: y}");
+    let error = read_error(&extension);
+    assert!(matches!(&error, ReadError::NotOffered(_)), "{error}");
+    assert!(error.to_string().contains("\"Extension\" is not a component"), "{error}");
+    let both = format!("{extension}unknown: 1\n");
+    assert!(matches!(read_error(&both), ReadError::Invalid(fields) if fields.len() == 2));
+}
+
+#[test]
+fn many_unknown_fields_are_refused_in_time() {
+    let keys: String = (0..250_000).fold(String::new(), |mut keys, number| {
+        writeln!(keys, "k{number}: 1").unwrap();
+        keys
+    });
+    let error = read(&keys).unwrap_err();
+    assert_eq!(error.fields().len(), MAX_ERRORS + 1);
 }

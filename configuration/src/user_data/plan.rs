@@ -3,11 +3,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::unit_syntax::check_unit_syntax;
 use super::{UserDataFormat, contains_placeholder};
 use crate::document::{
     Desired, Document, FileContent, FileKind, FileState, UnitCommand, UnitState,
 };
-use crate::validation::{FieldError, child_path};
+use crate::validation::{FieldError, child_path, is_template};
 
 const DEFAULT_FILE_MODE: u32 = 0o600;
 const DEFAULT_DIRECTORY_MODE: u32 = 0o755;
@@ -226,18 +227,30 @@ impl Planner {
     ) -> PlannedUnit<'a> {
         let activation = self.plan_activation(entry, name, state);
         let content = state.content.as_deref();
-        let content = content.map(|text| self.plan_text(&format!("{entry}.desired.content"), text));
+        let content = content.map(|text| {
+            let path = format!("{entry}.desired.content");
+            self.check_unit_text(&path, text);
+            self.plan_text(&path, text)
+        });
         let drop_ins = state.drop_ins.iter().map(|(drop_in, text)| {
             let path = child_path(&format!("{entry}.desired.dropIns"), drop_in);
+            self.check_unit_text(&path, text);
             (drop_in.as_str(), self.plan_text(&path, text))
         });
         let drop_ins = drop_ins.collect();
         PlannedUnit { name, content, drop_ins, activation }
     }
 
+    fn check_unit_text(&mut self, path: &str, text: &str) {
+        if self.format == UserDataFormat::Ignition
+            && let Err(message) = check_unit_syntax(text)
+        {
+            self.refuse(path, &format!("Ignition refuses the unit: {message}"));
+        }
+    }
+
     fn plan_activation(&mut self, entry: &str, name: &str, state: &UnitState) -> PlannedActivation {
-        let is_template = name.rsplit_once('.').is_some_and(|(stem, _)| stem.ends_with('@'));
-        if is_template {
+        if is_template(name) {
             if state.enable.is_some() {
                 let message = "user-data only writes the files of a template; remove the field, \
                                or add a unit for an instance, such as name@instance.service";

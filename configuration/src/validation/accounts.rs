@@ -16,21 +16,22 @@ pub(super) fn check_name(path: &str, name: &str, errors: &mut ErrorList) {
             path,
             format!(
                 "{} is not the name of a user or group; accepted are at most \
-                 {MAX_ACCOUNT_NAME_BYTES} of a-z, 0-9, \"_\" and \"-\", with a letter or \"_\" \
-                 first, and \"$\" as the last character",
+                 {MAX_ACCOUNT_NAME_BYTES} letters, digits, \"_\", \"-\" and \".\", with a letter \
+                 or \"_\" first, and \"$\" as the last character",
                 excerpt(name)
             ),
         );
     }
 }
 
-/// A name as useradd(8) accepts it by default: `[a-z_][a-z0-9_-]*[$]?`.
+/// A name of a user or group. Debian has some with capital letters, such as `Debian-exim`, and
+/// directories have some with dots.
 fn is_name(name: &str) -> bool {
     let stem = name.strip_suffix('$').unwrap_or(name);
-    let is_first = |b: u8| b.is_ascii_lowercase() || b == b'_';
+    let is_first = |b: u8| b.is_ascii_alphabetic() || b == b'_';
     name.len() <= MAX_ACCOUNT_NAME_BYTES
         && stem.bytes().next().is_some_and(is_first)
-        && stem.bytes().all(|b| is_first(b) || b.is_ascii_digit() || b == b'-')
+        && stem.bytes().all(|b| is_first(b) || b.is_ascii_digit() || b"-.".contains(&b))
 }
 
 /// Owner or group of a file: a name or a number.

@@ -97,27 +97,34 @@ fn index_files(document: &Document) -> FileIndex<'_> {
 fn check_parents(files: &FileIndex<'_>, errors: &mut ErrorList) {
     let mut sorted: Vec<(&str, EntryIndex, FileKind)> =
         files.iter().map(|(name, (index, state))| (*name, *index, state.kind)).collect();
-    sorted.sort_unstable_by_key(|(name, ..)| *name);
+    // What is below a path follows it: `/a`, `/a/b`, `/a-b`.
+    sorted.sort_unstable_by(|(a, ..), (b, ..)| a.split('/').cmp(b.split('/')));
     let mut refused = BTreeMap::new();
-    for (parent, parent_index, kind) in &sorted {
-        if !matches!(kind, FileKind::File | FileKind::Symlink | FileKind::Absent) {
-            continue;
-        }
-        let prefix = format!("{parent}/");
-        let start = sorted.partition_point(|(name, ..)| *name < prefix.as_str());
-        let below = sorted[start..].iter().take_while(|(name, ..)| name.starts_with(&prefix));
-        for (_, index, _) in below {
-            let message = || {
-                let path = parent_index.path();
-                let (parent, kind) = (excerpt(parent), kind.name());
-                format!("is below {parent} ({path}), a {kind} entry; nothing can be below it")
-            };
-            refused.entry(*index).or_insert_with(message);
+    let mut parent: Option<(&str, EntryIndex, FileKind)> = None;
+    for (name, index, kind) in sorted {
+        match parent {
+            Some((path, parent_index, parent_kind)) if is_below(name, path) => {
+                let message = format!(
+                    "is below {} ({}), an entry of the type {}; nothing can be below it",
+                    excerpt(path),
+                    parent_index.path(),
+                    parent_kind.name()
+                );
+                refused.insert(index, message);
+            }
+            _ if matches!(kind, FileKind::File | FileKind::Symlink | FileKind::Absent) => {
+                parent = Some((name, index, kind));
+            }
+            _ => {}
         }
     }
     for (index, message) in refused {
         errors.add(&child_path(&index.path(), "name"), message);
     }
+}
+
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_prefix(parent).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Refuses paths of a unit that have no entry.
@@ -155,5 +162,25 @@ fn check_unit_files(
             let message = format!("{unit_path} writes the same file; remove one of them");
             errors.add(&index.path(), message);
         }
+        for folder in folders(&path) {
+            if let Some((index, state)) = files.get(folder)
+                && !matches!(state.kind, FileKind::Directory | FileKind::Permissions)
+            {
+                let unit_path = unit_index.path();
+                let message =
+                    format!("{unit_path} writes a file below this path; remove one of them");
+                errors.add(&index.path(), message);
+            }
+        }
     }
+}
+
+/// The folders that a path is in, innermost first.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(parent_folder(path), |folder| parent_folder(folder))
+}
+
+fn parent_folder(path: &str) -> Option<&str> {
+    let (folder, _) = path.rsplit_once('/')?;
+    (!folder.is_empty()).then_some(folder)
 }

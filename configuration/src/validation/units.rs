@@ -84,7 +84,7 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Whether the unit is a template without an instance: `getty@.service`.
-fn is_template(name: &str) -> bool {
+pub(crate) fn is_template(name: &str) -> bool {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     stem.split_once('@').is_some_and(|(_, instance)| instance.is_empty())
 }

@@ -358,3 +358,14 @@ fn two_entries_for_one_element_are_refused() {
           Path /etc/systemd/system/a.service twice"]
     );
 }
+
+#[test]
+fn a_template_has_files_and_no_service() {
+    let unit = json!({"content": "[Service]\nExecStart=/bin/true\n"});
+    let text = write(&entry("Unit", "a@.service", unit)).unwrap();
+    assert!(text.contains("<Path name=\"/etc/systemd/system/a@.service\""), "{text}");
+    assert!(!text.contains("<Service"), "{text}");
+    let errors = write(&entry("Unit", "a@.service", json!({"enable": true}))).unwrap_err();
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].starts_with("bundles[0].entries[0].desired.enable: "), "{errors:?}");
+}

@@ -1,5 +1,7 @@
 //! Documents that are refused, and why.
 
+use evenkeel_configuration::{ReadError, bcfg2};
+
 use crate::{read, read_bundle};
 
 /// Compares the errors of a bundle.
@@ -296,4 +298,43 @@ fn structures_other_than_bundles_are_refused() {
     for (text, errors) in cases {
         assert_eq!(read(text).unwrap_err(), *errors, "{text}");
     }
+}
+
+#[test]
+fn the_rules_of_documents_apply_with_the_paths_of_the_elements() {
+    assert_errors(
+        &format!(
+            "<Path name='/etc/../x' {FILE}>x</Path><Path name='y' type='nonexistent'/>\
+             <Path name='/z' type='file' owner='a:b' group='Debian-exim' mode='0644'>x</Path>\
+             <Path name='/z/below' type='nonexistent'/>\
+             <Service name='a' type='systemd' status='on'/>\
+             <POSIXUser name='u' home='home' gecos='a:b'><MemberOf group='1'/></POSIXUser>"
+        ),
+        &[
+            "Bundle[b]/Path[/etc/../x]/@name: \"/etc/../x\" contains \"..\"; \
+             write the path without it",
+            "Bundle[b]/Path[y]/@name: \"y\" is not an absolute path; begin with \"/\"",
+            "Bundle[b]/Path[/z]/@owner: \"a:b\" is not a user; write its name or number",
+            "Bundle[b]/POSIXUser[u]: \"1\" is not the name of a user or group; accepted are at \
+             most 32 letters, digits, \"_\", \"-\" and \".\", with a letter or \"_\" first, and \
+             \"$\" as the last character",
+            "Bundle[b]/POSIXUser[u]/@gecos: has \":\", a line break or a control character, \
+             which passwd(5) cannot hold",
+            "Bundle[b]/POSIXUser[u]/@home: \"home\" is not an absolute path; begin with \"/\"",
+            "Bundle[b]/Path[/z/below]/@name: is below \"/z\" (Bundle[b]/Path[/z]), an entry of \
+             the type file; nothing can be below it",
+        ],
+    );
+}
+
+#[test]
+fn a_document_that_is_not_offered_is_not_invalid() {
+    let read = |entries: &str| {
+        let text = format!("<Configuration><Bundle name='b'>{entries}</Bundle></Configuration>");
+        bcfg2::read(&text).unwrap_err()
+    };
+    let offered_later = "<Path name='/x' type='hardlink' to='/y'/>";
+    assert!(matches!(read(offered_later), ReadError::NotOffered(fields) if fields.len() == 1));
+    let both = format!("{offered_later}<Path name='/z'/>");
+    assert!(matches!(read(&both), ReadError::Invalid(fields) if fields.len() == 2));
 }

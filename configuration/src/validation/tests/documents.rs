@@ -57,6 +57,7 @@ fn nothing_is_below_a_path_that_is_no_directory() {
   - {component: File, name: /a/file}
   - {component: File, name: /a/file/x}
   - {component: File, name: /a/file.d/x}
+  - {component: File, name: /a/file-b}
   - {component: File, name: /gone, desired: {type: absent}}
   - {component: File, name: /gone/x, desired: {type: absent}}
   - {component: File, name: /dir, desired: {type: directory, prune: true}}
@@ -68,14 +69,42 @@ fn nothing_is_below_a_path_that_is_no_directory() {
     assert_eq!(
         errors,
         [
-            "bundles[0].entries[0].name: is below \"/a/link\" (bundles[0].entries[1]), a symlink \
-             entry; nothing can be below it",
-            "bundles[0].entries[3].name: is below \"/a/file\" (bundles[0].entries[2]), a file \
-             entry; nothing can be below it",
-            "bundles[0].entries[6].name: is below \"/gone\" (bundles[0].entries[5]), a absent \
-             entry; nothing can be below it",
+            "bundles[0].entries[0].name: is below \"/a/link\" (bundles[0].entries[1]), an entry \
+             of the type symlink; nothing can be below it",
+            "bundles[0].entries[3].name: is below \"/a/file\" (bundles[0].entries[2]), an entry \
+             of the type file; nothing can be below it",
+            "bundles[0].entries[7].name: is below \"/gone\" (bundles[0].entries[6]), an entry of \
+             the type absent; nothing can be below it",
         ]
     );
+}
+
+#[test]
+fn a_unit_file_is_not_below_a_path_that_is_no_directory() {
+    let errors = errors(
+        "bundles:
+- name: a
+  entries:
+  - {component: File, name: /etc/systemd/system/a.service.d, desired: {type: absent, prune: true}}
+  - {component: Unit, name: a.service, desired: {dropIns: {10-a.conf: '[Unit]'}}}
+  - {component: Unit, name: b.service, desired: {dropIns: {10-a.conf: '[Unit]'}}}
+",
+    );
+    assert_eq!(
+        errors,
+        ["bundles[0].entries[0]: bundles[0].entries[1] writes a file below this path; remove \
+             one of them"]
+    );
+}
+
+#[test]
+fn many_nested_files_are_checked_in_time() {
+    let entry = |name: String| format!("  - {{component: File, name: {name}}}\n");
+    let deep = (1..1_000).map(|depth| entry("/a".repeat(depth)));
+    let wide = (0..3_000).map(|index| entry(format!("{}/b{index}", "/a".repeat(1_000))));
+    let entries: String = deep.chain(wide).collect();
+    let errors = errors(&format!("bundles:\n- name: b\n  entries:\n{entries}"));
+    assert_eq!(errors.last().map(String::as_str), Some("3898 further errors are not listed"));
 }
 
 #[test]
