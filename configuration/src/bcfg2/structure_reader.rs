@@ -117,7 +117,7 @@ impl StructureReader {
         let children = reader.take_children();
         let mut entries = Vec::with_capacity(children.len());
         for (index, child) in children.into_iter().enumerate() {
-            let entry = self.read_entry(reader.child(child, index + 1), is_independent);
+            let entry = read_entry(reader.child(child, index + 1), is_independent);
             entries.extend(entry);
         }
         self.add_restart_paths(&mut reader, &mut entries);
@@ -136,46 +136,6 @@ impl StructureReader {
             name = format!("independent-{}", self.last_number + 1);
         }
         name
-    }
-
-    /// Reads an entry. None if there is an error.
-    fn read_entry(
-        &mut self,
-        mut reader: EntryReader<'_>,
-        is_independent: bool,
-    ) -> Option<ReadEntry> {
-        if let Some(failure) = reader.take("failure") {
-            let failure = short(&failure);
-            reader.add_error(format!("the server of Bcfg2 could not bind the entry: {failure}"));
-            return None;
-        }
-        // The name of the entry's source in Bcfg2's repository.
-        reader.take("altsrc");
-        let mut restarts_with_bundle = false;
-        let tag = reader.element_name().to_owned();
-        if !TAGS.contains(&tag.as_str()) {
-            reader.refuse(refusal(&tag));
-            return None;
-        }
-        let mut name = reader.require("name")?;
-        let desired = match tag.as_str() {
-            "Path" => read_path(&mut reader).map(Desired::File),
-            "Package" => read_package(&mut reader).map(Desired::Package),
-            "Service" => {
-                name = unit_name(name);
-                read_service(&mut reader).map(|service| {
-                    restarts_with_bundle = service.restarts_with_bundle && !is_independent;
-                    Desired::Unit(service.state)
-                })
-            }
-            "Action" => read_action(&mut reader, is_independent).map(Desired::Action),
-            "POSIXUser" => read_user(&mut reader, &name).map(Desired::User),
-            _ => Some(Desired::UserGroup(read_user_group(&mut reader))),
-        };
-        // After an error in the state, attributes may be unread that are not wrong.
-        let entry = Entry { name, desired: desired? };
-        let origin = reader.path().to_owned();
-        reader.finish().then_some(ReadEntry { entry, origin, restarts_with_bundle })
     }
 
     /// A change of a file restarts the services of its bundle.
@@ -198,6 +158,42 @@ impl StructureReader {
             }
         }
     }
+}
+
+/// Reads an entry. None if there is an error.
+fn read_entry(mut reader: EntryReader<'_>, is_independent: bool) -> Option<ReadEntry> {
+    if let Some(failure) = reader.take("failure") {
+        let failure = short(&failure);
+        reader.add_error(format!("the server of Bcfg2 could not bind the entry: {failure}"));
+        return None;
+    }
+    // The name of the entry's source in Bcfg2's repository.
+    reader.take("altsrc");
+    let mut restarts_with_bundle = false;
+    let tag = reader.element_name().to_owned();
+    if !TAGS.contains(&tag.as_str()) {
+        reader.refuse(refusal(&tag));
+        return None;
+    }
+    let mut name = reader.require("name")?;
+    let desired = match tag.as_str() {
+        "Path" => read_path(&mut reader).map(Desired::File),
+        "Package" => read_package(&mut reader).map(Desired::Package),
+        "Service" => {
+            name = unit_name(name);
+            read_service(&mut reader).map(|service| {
+                restarts_with_bundle = service.restarts_with_bundle && !is_independent;
+                Desired::Unit(service.state)
+            })
+        }
+        "Action" => read_action(&mut reader, is_independent).map(Desired::Action),
+        "POSIXUser" => read_user(&mut reader, &name).map(Desired::User),
+        _ => Some(Desired::UserGroup(read_user_group(&mut reader))),
+    };
+    // After an error in the state, attributes may be unread that are not wrong.
+    let entry = Entry { name, desired: desired? };
+    let origin = reader.path().to_owned();
+    reader.finish().then_some(ReadEntry { entry, origin, restarts_with_bundle })
 }
 
 /// Elements of entries.

@@ -235,9 +235,8 @@ fn read_permissions(fields: &mut Fields<'_>) -> Option<FileMode> {
 const ACCEPTED: &str = "write an integer without quotes, such as 0644 (octal) or 420";
 
 fn parse_permissions(text: &str) -> Result<FileMode, String> {
-    let value = match parse_integer(text) {
-        Some(value) => value,
-        None => return Err(format!("{} is not an integer; {ACCEPTED}", excerpt(text))),
+    let Some(value) = parse_integer(text) else {
+        return Err(format!("{} is not an integer; {ACCEPTED}", excerpt(text)));
     };
     let mode = u32::try_from(value).ok().map(FileMode).filter(|mode| mode.0 <= FileMode::MAX.0);
     mode.ok_or_else(|| {

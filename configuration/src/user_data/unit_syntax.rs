@@ -29,7 +29,7 @@ pub(super) fn check_unit_syntax(text: &str) -> Result<(), String> {
                  as Type=oneshot"
             ));
         }
-        is_value = !(is_section(content) && !is_value) && content.ends_with('\\');
+        is_value = content.ends_with('\\');
     }
     Ok(())
 }

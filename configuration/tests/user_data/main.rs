@@ -328,6 +328,7 @@ fn entries_without_an_exact_form_are_refused_by_name() {
         ..FileContent::default()
     };
     let package = PackageState { version: "any".to_owned() };
+    let drop_ins = [("10-a.conf".to_owned(), "[Service]\nType oneshot".to_owned())].into();
     let state = FileState::default;
     let entries = vec![
         file("/a", FileState { content: Some(secret), ..state() }),
@@ -340,6 +341,8 @@ fn entries_without_an_exact_form_are_refused_by_name() {
         unit("x.service", UnitState { command: Some(UnitCommand::Stop), ..Default::default() }),
         text_file("/g", "<<MACHINE_NAME>>\u{1b}"),
         unit("x@.service", UnitState { enable: Some(true), ..Default::default() }),
+        unit("y.service", UnitState { content: Some("[Service\n".into()), ..Default::default() }),
+        unit("z.service", UnitState { drop_ins, ..Default::default() }),
     ];
     let document = Document { remove_extras: vec![ExtraKind::Packages], ..provision(entries) };
     let errors = UserDataFormat::ALL
