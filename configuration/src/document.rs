@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 pub use component::Component;
 
+/// Where nodes have the unit files and drop-ins of documents.
+pub const UNIT_FOLDER: &str = "/etc/systemd/system";
+
 /// Highest number of a user or group: 4,294,967,295 means that there is none.
 pub const MAX_ACCOUNT_ID: u32 = u32::MAX - 1;
 
@@ -390,6 +393,13 @@ impl FileKind {
             Self::Absent => "absent",
             Self::Permissions => "permissions",
         }
+    }
+}
+
+impl FileState {
+    /// The mode of a file or directory that has none in the document.
+    pub fn default_mode(&self) -> FileMode {
+        if self.kind == FileKind::Directory { FileMode(0o755) } else { FileMode(0o600) }
     }
 }
 

@@ -30,6 +30,7 @@ mod read_error;
 pub mod revision;
 #[cfg(feature = "schema")]
 pub mod schema;
+mod shell;
 mod states;
 pub mod user_data;
 pub mod validation;

@@ -4,17 +4,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::entries::has_unit_suffix;
-use super::shell;
 use super::structure_writer::{PathElement, PathPermissions, SYSTEM_FILE, StructureWriter};
 use crate::document::{
     ActionCondition, ActionSpec, ActionStatusCheck, ActionTiming, Desired, Entry, FileContent,
-    FileKind, FileState, PackageSourceState, PackageState, SysctlState, UnitCommand, UnitState,
-    UserGroupState, UserState,
+    FileKind, FileState, PackageSourceState, PackageState, SysctlState, UNIT_FOLDER, UnitCommand,
+    UnitState, UserGroupState, UserState,
 };
+use crate::shell::quote;
 use crate::validation::{is_template, short};
-
-/// Folder of unit files and drop-ins.
-const UNIT_FOLDER: &str = "/etc/systemd/system";
 
 impl StructureWriter {
     pub(super) fn write_entry(&mut self, entry: &Entry) {
@@ -32,10 +29,9 @@ impl StructureWriter {
     }
 
     fn write_file_entry(&mut self, name: &str, state: &FileState) {
-        let mode = state.mode.map(|mode| mode.to_string());
-        let default_mode = if state.kind == FileKind::File { "0600" } else { "0755" };
+        let mode = state.mode.unwrap_or_else(|| state.default_mode()).to_string();
         let permissions = PathPermissions {
-            mode: mode.as_deref().unwrap_or(default_mode),
+            mode: &mode,
             owner: state.owner.as_deref().unwrap_or("root"),
             group: state.group.as_deref().unwrap_or("root"),
         };
@@ -298,7 +294,7 @@ impl StructureWriter {
         let path = format!("/etc/sysctl.d/99-{}.conf", name.replace('/', "."));
         let text = format!("{name} = {}\n", state.value);
         self.write_file(&path, SYSTEM_FILE, &text);
-        let command = format!("sysctl -p {}", shell::quote(&path, false));
+        let command = format!("sysctl -p {}", quote(&path, false));
         self.write_load_action(&format!("sysctl {name}"), &command);
     }
 

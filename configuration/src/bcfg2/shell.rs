@@ -3,6 +3,8 @@
 //! Bcfg2's client splits them into words as a shell does, and runs the first word as a program. The
 //! agent runs every command in a shell, so words that mean something to the shell are quoted.
 
+use crate::shell::quote;
+
 /// The command for a shell that runs the same program with the same arguments.
 pub(super) fn quote_words(command: &str) -> Result<String, &'static str> {
     let words = split_words(command)?;
@@ -43,23 +45,6 @@ fn split_words(command: &str) -> Result<Vec<String>, &'static str> {
     }
     words.extend(word);
     Ok(words)
-}
-
-/// Words that begin or end a command of the shell. Other keywords have characters that are quoted.
-const KEYWORDS: [&str; 13] = [
-    "case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while",
-];
-
-/// A word as a shell reads it. The shell takes a first word with an equals sign as an assignment.
-pub(super) fn quote(word: &str, is_first: bool) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,@%+".contains(c);
-    let is_safe = |c: char| is_plain(c) || (c == '=' && !is_first);
-    let is_keyword = is_first && KEYWORDS.contains(&word);
-    if !word.is_empty() && !is_keyword && word.chars().all(is_safe) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }
 
 #[cfg(test)]

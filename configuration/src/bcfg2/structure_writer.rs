@@ -9,7 +9,7 @@ use super::xml::is_xml_char;
 use super::xml_output::XmlOutput;
 use crate::document::{ApplyMode, Bundle, Desired, Document, FailureMode, Purpose};
 use crate::revision::revision;
-use crate::validation::{FieldError, short};
+use crate::validation::{ErrorList, FieldError, short};
 
 /// Permissions of a path.
 #[derive(Clone, Copy, Debug)]
@@ -41,14 +41,18 @@ pub(super) fn write_configuration(document: &Document) -> Result<String, Vec<Fie
     for (index, bundle) in document.bundles.iter().enumerate() {
         writer.write_bundle(index, bundle);
     }
-    if writer.errors.is_empty() { Ok(writer.output.finish()) } else { Err(writer.errors) }
+    if writer.errors.is_empty() {
+        Ok(writer.output.finish())
+    } else {
+        Err(writer.errors.into_errors())
+    }
 }
 
 /// The state of an export.
 #[derive(Debug)]
 pub(super) struct StructureWriter {
     output: XmlOutput,
-    errors: Vec<FieldError>,
+    errors: ErrorList,
     /// Elements and names that are written.
     names: HashSet<(&'static str, String)>,
     /// Path of the entry.
@@ -66,7 +70,7 @@ impl StructureWriter {
         output.open("Configuration", &[("version", "2.0"), ("revision", &revision)]);
         Self {
             output,
-            errors: Vec::new(),
+            errors: ErrorList::default(),
             names: HashSet::new(),
             path: String::new(),
             bundle_files: HashSet::new(),
@@ -76,8 +80,7 @@ impl StructureWriter {
 
     /// Bcfg2 has these modes as options of its client, not in its document.
     fn refuse_modes(&mut self, document: &Document) {
-        let mut refuse =
-            |path: &str, message: &str| self.errors.push(FieldError::new(path, message));
+        let mut refuse = |path: &str, message: &str| self.errors.add(path, message);
         if document.apply_mode == ApplyMode::Audit {
             refuse("applyMode", "Bcfg2's document has no audit; use the option -n of its client");
         }
@@ -118,7 +121,7 @@ impl StructureWriter {
     /// Adds an error of a field of the entry.
     pub fn add_error(&mut self, field: &str, message: impl Into<String>) {
         let path = format!("{}.{field}", self.path);
-        self.errors.push(FieldError::new(path, message));
+        self.errors.add(&path, message);
     }
 
     /// Writes an element with a name, and refuses a second one with the same name.

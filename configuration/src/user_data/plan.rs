@@ -8,10 +8,8 @@ use super::{UserDataFormat, contains_placeholder};
 use crate::document::{
     Desired, Document, FileContent, FileKind, FileState, UnitCommand, UnitState,
 };
-use crate::validation::{FieldError, child_path, is_template};
+use crate::validation::{ErrorList, FieldError, child_path, is_template};
 
-const DEFAULT_FILE_MODE: u32 = 0o600;
-const DEFAULT_DIRECTORY_MODE: u32 = 0o755;
 /// Highest mode that Ignition 3.3.0 sets.
 const MAX_IGNITION_MODE: u32 = 0o777;
 const DEFAULT_OWNER: &str = "root";
@@ -82,7 +80,7 @@ pub(super) fn plan(
     document: &Document,
     format: UserDataFormat,
 ) -> Result<ProvisionPlan<'_>, Vec<FieldError>> {
-    let mut planner = Planner { format, errors: Vec::new() };
+    let mut planner = Planner { format, errors: ErrorList::default() };
     let mut plan = ProvisionPlan::default();
     if !document.remove_extras.is_empty() {
         planner.refuse("removeExtras", "user-data removes nothing");
@@ -108,17 +106,17 @@ pub(super) fn plan(
             }
         }
     }
-    if planner.errors.is_empty() { Ok(plan) } else { Err(planner.errors) }
+    if planner.errors.is_empty() { Ok(plan) } else { Err(planner.errors.into_errors()) }
 }
 
 struct Planner {
     format: UserDataFormat,
-    errors: Vec<FieldError>,
+    errors: ErrorList,
 }
 
 impl Planner {
     fn refuse(&mut self, path: &str, message: &str) {
-        self.errors.push(FieldError::new(path, message));
+        self.errors.add(path, message);
     }
 
     fn plan_path<'a>(
@@ -132,7 +130,7 @@ impl Planner {
         }
         let object = match state.kind {
             FileKind::File => {
-                let mode = self.plan_mode(entry, state, DEFAULT_FILE_MODE);
+                let mode = self.plan_mode(entry, state);
                 let content = match &state.content {
                     Some(content) => self.plan_content(entry, content)?,
                     None => PlannedContent::Text(PlannedText::default()),
@@ -140,7 +138,7 @@ impl Planner {
                 PlannedObject::File { mode, content }
             }
             FileKind::Directory => {
-                let mode = self.plan_mode(entry, state, DEFAULT_DIRECTORY_MODE);
+                let mode = self.plan_mode(entry, state);
                 PlannedObject::Directory { mode }
             }
             FileKind::Symlink => {
@@ -157,8 +155,8 @@ impl Planner {
         Some(PlannedPath { path, owner, group, object })
     }
 
-    fn plan_mode(&mut self, entry: &str, state: &FileState, default: u32) -> u32 {
-        let mode = state.mode.map_or(default, |mode| mode.0);
+    fn plan_mode(&mut self, entry: &str, state: &FileState) -> u32 {
+        let mode = state.mode.unwrap_or_else(|| state.default_mode()).0;
         if self.format == UserDataFormat::Ignition && mode > MAX_IGNITION_MODE {
             let message = format!(
                 "Ignition 3.3.0 does not set mode {mode:04o}: the set-user-ID, set-group-ID and \

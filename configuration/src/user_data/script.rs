@@ -10,8 +10,9 @@ use super::plan::{
     PlannedActivation, PlannedContent, PlannedObject, PlannedPath, PlannedText, PlannedUnit,
     ProvisionPlan,
 };
+use crate::document::UNIT_FOLDER;
+use crate::shell::quote;
 
-const UNIT_DIRECTORY: &str = "/etc/systemd/system";
 const UNIT_MODE: u32 = 0o644;
 /// Length of the lines of base64.
 const BASE64_LINE_LENGTH: usize = 76;
@@ -75,8 +76,8 @@ pub(super) fn render(plan: &ProvisionPlan<'_>) -> String {
 }
 
 fn add_path(script: &mut String, planned: &PlannedPath<'_>) {
-    let path = quote(planned.path);
-    let owner = quote(&format!("{}:{}", planned.owner, planned.group));
+    let path = quote(planned.path, false);
+    let owner = quote(&format!("{}:{}", planned.owner, planned.group), false);
     match &planned.object {
         PlannedObject::File { mode, content } => {
             add_file(script, &format!("write_file {path} {mode:04o} {owner}"), content);
@@ -93,7 +94,7 @@ fn add_path(script: &mut String, planned: &PlannedPath<'_>) {
             );
         }
         PlannedObject::Symlink { target } => {
-            let target = quote(target);
+            let target = quote(target, false);
             add_lines(
                 script,
                 &[
@@ -108,8 +109,8 @@ fn add_path(script: &mut String, planned: &PlannedPath<'_>) {
 }
 
 fn add_unit_files(script: &mut String, unit: &PlannedUnit<'_>) {
-    let write = |path: &str| format!("write_file {} {UNIT_MODE:04o} root:root", quote(path));
-    let path = format!("{UNIT_DIRECTORY}/{}", unit.name);
+    let write = |path: &str| format!("write_file {} {UNIT_MODE:04o} root:root", quote(path, false));
+    let path = format!("{UNIT_FOLDER}/{}", unit.name);
     if let Some(content) = &unit.content {
         add_text_file(script, &write(&path), *content);
     }
@@ -125,7 +126,7 @@ fn add_commands(script: &mut String, units: &[PlannedUnit<'_>]) {
     let mut lines = vec![String::new(), "systemctl daemon-reload".to_owned()];
     lines.push("failed=0".to_owned());
     for unit in units {
-        let name = quote(unit.name);
+        let name = quote(unit.name, false);
         let enable = |command: &str| {
             format!("systemctl enable {name} && systemctl {command} --no-block {name} || failed=1")
         };
@@ -204,15 +205,5 @@ fn delimiter(text: &str) -> String {
 fn add_lines(script: &mut String, lines: &[String]) {
     for line in lines {
         writeln!(script, "{line}").expect("a String accepts every text");
-    }
-}
-
-/// Quotes a text as one word of a shell. Words of harmless characters stay as they are.
-fn quote(text: &str) -> String {
-    let is_harmless = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+,".contains(c);
-    if !text.is_empty() && text.chars().all(is_harmless) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }

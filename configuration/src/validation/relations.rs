@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use super::{ErrorList, child_path, excerpt, item_path, sysctl_words};
-use crate::document::{Component, Desired, Document, Entry, FileKind, FileState, UnitState};
-
-/// Where the node writes unit files and drop-ins.
-const UNIT_FOLDER: &str = "/etc/systemd/system";
+use crate::document::{
+    Component, Desired, Document, Entry, FileKind, FileState, UNIT_FOLDER, UnitState,
+};
 
 /// Index of a bundle, and index of an entry in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
