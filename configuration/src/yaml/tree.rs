@@ -25,8 +25,8 @@ pub(crate) enum Node {
 
 impl Node {
     /// Parses YAML or JSON. Tags, repeated keys, further documents, and more than `max_aliases`
-    /// anchors, aliases or merge keys are refused. In JSON, a field that is null is absent: programs
-    /// write null for it.
+    /// anchors, aliases or merge keys are refused. In JSON, a field that is null is absent, because
+    /// programs write null for it.
     ///
     /// # Errors
     /// Names the line and the column.

@@ -146,7 +146,8 @@ fn services_that_the_agent_cannot_manage_are_refused() {
             "Bundle[b]/Service[b]/@status: the attribute is missing",
             "Bundle[b]/Service[c]/@status: not offered: the agent starts or stops each unit of the \
              document; accepted: on, off",
-            "Bundle[b]/Service[d]/@target: not offered: services are only restarted; accepted: restart",
+            "Bundle[b]/Service[d]/@target: not offered: services are only restarted; \
+             accepted: restart",
             "Bundle[b]/Service[d]/@install: not offered: a service is more than restarted; \
              remove the attribute",
             "Bundle[b]/Service[e]/@restart: \"1\" is not accepted. \
