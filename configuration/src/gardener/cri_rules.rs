@@ -8,20 +8,31 @@ use super::rules::{Findings, is_dns_subdomain};
 use crate::validation::excerpt;
 use crate::yaml::Node;
 
-const PATH: &str = "spec.criConfig";
+/// Names of `spec.criConfig`.
+pub(super) const NAMES: &[&str] = &["containerd"];
 
-pub(super) fn check(cri: &CriConfig, purpose: Option<&str>, findings: &mut Findings<'_>) {
-    if let Some(name) = findings.require(PATH, "name", cri.name.as_deref()) {
-        findings.require_one_of(&format!("{PATH}.name"), name, &["containerd"]);
+/// Names of `spec.cri`, which releases before the node agent had.
+pub(super) const OLD_NAMES: &[&str] = &["containerd", "docker"];
+
+/// Checks a section and its name.
+pub(super) fn check(
+    path: &str,
+    cri: &CriConfig,
+    names: &[&str],
+    purpose: Option<&str>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(name) = findings.require(path, "name", cri.name.as_deref()) {
+        findings.require_one_of(&format!("{path}.name"), name, names);
     }
     if let Some(driver) = cri.cgroup_driver.as_deref() {
         let accepted = ["cgroupfs", "systemd"];
-        findings.require_one_of(&format!("{PATH}.cgroupDriver"), driver, &accepted);
+        findings.require_one_of(&format!("{path}.cgroupDriver"), driver, &accepted);
     }
     let Some(containerd) = &cri.containerd else {
         return;
     };
-    let path = format!("{PATH}.containerd");
+    let path = format!("{path}.containerd");
     if purpose == Some("provision") {
         findings.add(path, "forbidden: a resource of purpose provision does not set up containerd");
         return;
@@ -56,7 +67,7 @@ fn check_registry(path: &str, registry: &RegistryConfig, findings: &mut Findings
         findings.add(format!("{path}.upstream"), message);
     }
     if let Some(server) = registry.server.as_deref() {
-        check_url(&format!("{path}.server"), server, findings);
+        check_url(&format!("{path}.server"), server, &["http", "https"], findings);
     }
     for (index, host) in registry.hosts.iter().enumerate() {
         check_host(&format!("{path}.hosts[{index}]"), host, findings);
@@ -65,7 +76,8 @@ fn check_registry(path: &str, registry: &RegistryConfig, findings: &mut Findings
 
 fn check_host(path: &str, host: &RegistryHost, findings: &mut Findings<'_>) {
     if let Some(url) = findings.require(path, "url", host.url.as_deref()) {
-        check_url(&format!("{path}.url"), url, findings);
+        // Gardener accepts every scheme of a host.
+        check_url(&format!("{path}.url"), url, &[], findings);
     }
     for (index, capability) in host.capabilities.iter().enumerate() {
         let path = format!("{path}.capabilities[{index}]");
@@ -91,10 +103,11 @@ fn check_plugin(path: &str, plugin: &PluginConfig, findings: &mut Findings<'_>) 
     }
 }
 
-fn check_url(path: &str, url: &str, findings: &mut Findings<'_>) {
+/// Checks an address. No schemes mean that each one is accepted.
+fn check_url(path: &str, url: &str, schemes: &[&str], findings: &mut Findings<'_>) {
     let is_valid = url.split_once("://").is_some_and(|(scheme, rest)| {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        matches!(scheme, "http" | "https")
+        (schemes.is_empty() || schemes.contains(&scheme))
             && !authority.is_empty()
             && !authority.starts_with(':')
             && !url.contains(|c: char| c.is_whitespace() || c.is_control())

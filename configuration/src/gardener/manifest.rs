@@ -21,6 +21,8 @@ pub(super) struct ManifestSpec {
     pub units: Vec<ManifestUnit>,
     pub files: Vec<ManifestFile>,
     pub cri_config: Option<CriConfig>,
+    /// `cri` of releases before the node agent, which has only a name.
+    pub old_cri: Option<CriConfig>,
     pub has_os_updates: bool,
     pub has_provider_config: bool,
     /// Releases before the node agent had this field.

@@ -80,6 +80,7 @@ fn read_spec(mut fields: Fields<'_>) -> ManifestSpec {
         units: read_list(&mut fields, "units", "a unit", read_unit),
         files: read_list(&mut fields, "files", "a file", read_file),
         cri_config: fields.object("criConfig", "criConfig").map(read_cri),
+        old_cri: fields.object("cri", "cri").map(read_old_cri),
         has_os_updates: fields.is_present("inPlaceUpdates"),
         has_provider_config: fields.is_present("providerConfig"),
         has_reload_path: fields.is_present("reloadConfigFilePath"),
@@ -184,6 +185,12 @@ fn read_cri(mut fields: Fields<'_>) -> CriConfig {
         cgroup_driver: fields.text("cgroupDriver"),
         containerd: fields.object("containerd", "containerd").map(read_containerd),
     };
+    fields.finish();
+    cri
+}
+
+fn read_old_cri(mut fields: Fields<'_>) -> CriConfig {
+    let cri = CriConfig { name: fields.text("name"), ..CriConfig::default() };
     fields.finish();
     cri
 }

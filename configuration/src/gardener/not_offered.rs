@@ -14,6 +14,7 @@ pub(super) fn add(manifest: &Manifest, errors: &mut ErrorList) {
     if let Some(spec) = &manifest.spec {
         let cri = "write the files and units of the container runtime as files and units";
         add(spec.cri_config.is_some(), "spec.criConfig", cri);
+        add(spec.old_cri.is_some(), "spec.cri", cri);
         add(spec.has_os_updates, "spec.inPlaceUpdates", update);
         let provider = "the settings of a provider have no meaning without its extension";
         add(spec.has_provider_config, "spec.providerConfig", provider);

@@ -63,9 +63,16 @@ pub(super) fn check(manifest: &Manifest, errors: &mut ErrorList) {
     if let Some(purpose) = manifest.purpose() {
         findings.require_one_of("spec.purpose", purpose, &["provision", "reconcile"]);
     }
-    let cri = manifest.spec.as_ref().and_then(|spec| spec.cri_config.as_ref());
-    if let Some(cri) = cri {
-        cri_rules::check(cri, manifest.purpose(), &mut findings);
+    if let Some(spec) = &manifest.spec {
+        let sections = [
+            ("spec.criConfig", &spec.cri_config, cri_rules::NAMES),
+            ("spec.cri", &spec.old_cri, cri_rules::OLD_NAMES),
+        ];
+        for (path, cri, names) in sections {
+            if let Some(cri) = cri {
+                cri_rules::check(path, cri, names, manifest.purpose(), &mut findings);
+            }
+        }
     }
     let files = with_paths(manifest.files());
     let file_paths = files.filter_map(|(_, file)| file.path.as_deref()).collect();

@@ -122,6 +122,17 @@ fn a_wrong_section_for_containerd_is_invalid() {
 }
 
 #[test]
+fn the_old_section_of_the_container_runtime_needs_a_name() {
+    for (section, path) in [("{}", "spec.cri.name"), ("{name: rkt}", "spec.cri.name")] {
+        assert_eq!(paths(&invalid(&with_spec(&format!("  cri: {section}\n")))), [path]);
+    }
+    for name in ["containerd", "docker"] {
+        let error = not_offered(&with_spec(&format!("  cri: {{name: {name}}}\n")));
+        assert_eq!(paths(&error), ["spec.cri"]);
+    }
+}
+
+#[test]
 fn valid_fields_that_are_not_offered_are_named() {
     let error = not_offered(&with_spec(
         "  criConfig:
@@ -134,7 +145,7 @@ fn valid_fields_that_are_not_offered_are_named() {
         server: https://registry.example:5000/v2
         readinessProbe: true
         hosts:
-        - {url: \"http://10.0.0.1:5000\", capabilities: [pull, resolve, push], caCerts: [/ca]}
+        - {url: \"oci://10.0.0.1:5000\", capabilities: [pull, resolve, push], caCerts: [/ca]}
       - {upstream: \"registry.example:443\"}
       plugins:
       - {path: [a, b], values: {c: [1, 2]}}
