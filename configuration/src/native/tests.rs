@@ -140,6 +140,10 @@ fn a_scalar_is_the_text_that_the_user_wrote() {
         let content = state.content.unwrap_or_default();
         assert_eq!(content.inline.as_deref(), Some(text));
     }
+    let Desired::Package(state) = desired("Package", "{version: !!float \"1.50\"}") else {
+        panic!("no package")
+    };
+    assert_eq!(state.version, "1.50");
     let Desired::Package(state) = desired("Package", "{version: 1.10}") else {
         panic!("no package")
     };

@@ -95,6 +95,9 @@ fn check_content(path: &str, content: &FileContent, errors: &mut ErrorList) {
             ),
         ),
     }
+    if content.inline.as_ref().is_some_and(|text| text.contains('\0')) {
+        errors.add(&child_path(path, "inline"), "has a NUL character; write base64");
+    }
     if content.base64.as_ref().is_some_and(|text| STANDARD.decode(text).is_err()) {
         errors.add(&child_path(path, "base64"), "is not base64 with padding (RFC 4648)");
     }

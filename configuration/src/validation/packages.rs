@@ -93,7 +93,9 @@ pub(super) fn check_source(path: &str, state: &PackageSourceState, errors: &mut 
     }
     if let Some(key) = &state.key {
         let key = key.trim();
-        if !key.starts_with(KEY_HEADER) || !key.ends_with(KEY_FOOTER) || !key.is_ascii() {
+        let is_text =
+            key.bytes().all(|b| b == b' ' || b.is_ascii_graphic() || b"\t\r\n".contains(&b));
+        if !key.starts_with(KEY_HEADER) || !key.ends_with(KEY_FOOTER) || !is_text {
             let message = format!("is not an armoured OpenPGP key; it begins with {KEY_HEADER}");
             errors.add(&child_path(path, "key"), message);
         }

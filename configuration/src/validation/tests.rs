@@ -117,6 +117,7 @@ fn a_file_has_one_content() {
     for (content, message) in [
         ("{}", "desired.content: needs one of inline, base64, secretRef and uri"),
         ("{inline: a, base64: YQ==}", "desired.content: has inline, base64; write exactly one of"),
+        (r#"{inline: "a\0"}"#, "desired.content.inline: has a NUL character; write base64"),
         ("{base64: YQ}", "desired.content.base64: is not base64 with padding (RFC 4648)"),
         ("{base64: 'Y-_='}", "desired.content.base64: is not base64"),
         ("{inline: a, sha256: b}", "desired.content.sha256: belongs to uri; remove it"),

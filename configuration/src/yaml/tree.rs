@@ -137,7 +137,9 @@ impl LocatedNode {
             ParsedNode::Converted => {
                 let (start, length) = self.span;
                 let written = source.get(start..start.saturating_add(length));
-                Node::Plain(written.unwrap_or_default().trim().to_owned())
+                let written = written.unwrap_or_default().trim();
+                // A scalar with a tag may be in quotes: !!int "5".
+                Node::Plain(written.trim_matches(['"', '\'']).to_owned())
             }
             ParsedNode::Text(text) => Node::Text(text),
             ParsedNode::List(items) => {
