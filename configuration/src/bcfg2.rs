@@ -34,8 +34,7 @@ mod xml;
 mod xml_output;
 
 use crate::document::Document;
-use crate::read_error::ReadError;
-use crate::validation::{self, FieldError};
+use crate::validation::{self, FieldError, ReadError};
 
 /// Reads a literal `<Configuration>`, and checks the rules of documents.
 ///

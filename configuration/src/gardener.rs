@@ -29,8 +29,7 @@ mod tests;
 
 use self::conversion::Conversion;
 use crate::document::Document;
-use crate::read_error::ReadError;
-use crate::validation::{self, ErrorList};
+use crate::validation::{self, ErrorList, ReadError};
 
 /// A document that was read from a resource of Gardener.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,7 +26,6 @@ pub mod gardener;
 pub mod limits;
 pub mod native;
 mod origins;
-mod read_error;
 pub mod revision;
 #[cfg(feature = "schema")]
 pub mod schema;
@@ -37,5 +36,4 @@ pub mod validation;
 mod yaml;
 
 pub use document::{Bundle, Component, Document, Entry};
-pub use read_error::ReadError;
-pub use validation::FieldError;
+pub use validation::{FieldError, ReadError};

@@ -4,9 +4,8 @@
 mod tests;
 
 use crate::document::{Bundle, Component, Document, Entry};
-use crate::read_error::ReadError;
 use crate::states::read_desired;
-use crate::validation::{ErrorList, MAX_ENTRIES, child_path, excerpt};
+use crate::validation::{ErrorList, MAX_ENTRIES, ReadError, child_path, excerpt};
 use crate::yaml::{Fields, Node, parse_document, suggest};
 
 /// Aliases make a small document huge, so native documents have none.

@@ -5,6 +5,7 @@ mod actions;
 mod error_list;
 mod files;
 mod packages;
+mod read_error;
 mod relations;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use serde::Serialize;
 use crate::document::{Bundle, Desired, Document, Entry, SysctlState};
 
 pub(crate) use error_list::{ErrorList, child_path, excerpt, item_path, short};
+pub use read_error::ReadError;
 pub(crate) use units::{UNIT_SUFFIXES, is_template};
 
 /// Most entries of a document.

@@ -10,8 +10,7 @@ use super::paths::read_path;
 use super::xml::XmlElement;
 use crate::document::{Bundle, Component, Desired, Document, Entry};
 use crate::origins::{BundleOrigin, Origins};
-use crate::read_error::ReadError;
-use crate::validation::{ErrorList, excerpt, short};
+use crate::validation::{ErrorList, ReadError, excerpt, short};
 
 /// Approximate limit of the memory for lists of files that restart a unit, in bytes.
 const MAX_RESTART_LIST_BYTES: usize = 16 * 1024 * 1024;

@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use super::{read, write};
 use crate::document::{Desired, Document, Entry, FileMode};
 use crate::limits::MAX_DOCUMENT_BYTES;
-use crate::read_error::ReadError;
 use crate::revision::revision;
-use crate::validation::{MAX_ENTRIES, MAX_ERRORS};
+use crate::validation::{MAX_ENTRIES, MAX_ERRORS, ReadError};
 
 /// A document with all components.
 const YAML: &str = include_str!("tests/samples/document.yaml");

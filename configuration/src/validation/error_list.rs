@@ -1,7 +1,6 @@
 //! The errors of a document, and the paths of its fields.
 
-use super::{FieldError, MAX_ERRORS};
-use crate::read_error::ReadError;
+use super::{FieldError, MAX_ERRORS, ReadError};
 
 /// Longest excerpt of a document in a message.
 const MAX_EXCERPT_CHARS: usize = 60;

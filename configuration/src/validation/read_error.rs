@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::validation::FieldError;
+use super::FieldError;
 
 /// A document that is not read. All readers return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
