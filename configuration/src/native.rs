@@ -5,22 +5,32 @@ mod tests;
 
 use crate::document::{Bundle, Component, Document, Entry};
 use crate::states::read_desired;
-use crate::validation::{ErrorList, MAX_ENTRIES, ReadError, child_path, excerpt};
+use crate::validation::{ErrorList, MAX_ENTRIES, ReadError, child_path, excerpt, validate};
 use crate::yaml::{Fields, Node, parse_document, suggest};
 
 /// Aliases make a small document huge, so native documents have none.
 const MAX_ALIASES: usize = 0;
 
-/// Reads a document in YAML or JSON.
+/// Reads a document in YAML or JSON, and checks the rules of documents.
 ///
 /// Scalars without quotes that YAML reads as booleans or numbers are accepted as text: `y` and
 /// `1.10` are texts where a text is expected. In YAML, even `null` is a text as a content. In JSON,
-/// a field that is null is absent. It does not apply the rules of
-/// [`validate`](crate::validation::validate).
+/// a field that is null is absent.
 ///
 /// # Errors
-/// All wrong fields of the document with their paths. A component that is unknown is not offered.
+/// All wrong fields of the document with their paths: those of a wrong type, or else those that
+/// break a rule. A component that is unknown is not offered.
 pub fn read(text: &str) -> Result<Document, ReadError> {
+    let document = parse(text)?;
+    let errors = validate(&document);
+    if errors.is_empty() { Ok(document) } else { Err(ReadError::Invalid(errors)) }
+}
+
+/// Reads a document like [`read`], without the rules of [`validate`].
+///
+/// # Errors
+/// All fields that are unknown, missing or of a wrong type, with their paths.
+pub fn parse(text: &str) -> Result<Document, ReadError> {
     let mut errors = ErrorList::default();
     let document = read_document(text, &mut errors);
     errors.into_result(document)

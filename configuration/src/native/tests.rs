@@ -2,7 +2,7 @@ mod hostile_texts;
 
 use std::fmt::Write as _;
 
-use super::{read, write};
+use super::{parse, read, write};
 use crate::document::{Desired, Document, Entry, FileMode};
 use crate::limits::MAX_DOCUMENT_BYTES;
 use crate::revision::revision;
@@ -13,12 +13,12 @@ const YAML: &str = include_str!("tests/samples/document.yaml");
 const JSON: &str = include_str!("tests/samples/document.json");
 
 fn document(text: &str) -> Document {
-    read(text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
+    parse(text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
 }
 
 /// The errors of a document, one a line.
 fn errors(text: &str) -> String {
-    read(text).expect_err(text).to_string()
+    parse(text).expect_err(text).to_string()
 }
 
 /// A document with one entry.
@@ -258,7 +258,7 @@ fn a_document_has_a_limited_number_of_entries() {
 fn only_the_first_errors_are_listed() {
     let entries = "a,".repeat(1_000);
     let text = format!("bundles: [{{name: b, entries: [{entries}]}}]");
-    let errors = read(&text).unwrap_err().into_fields();
+    let errors = parse(&text).unwrap_err().into_fields();
     assert_eq!(errors.len(), MAX_ERRORS + 1);
     assert_eq!(errors[MAX_ERRORS].to_string(), "900 further errors are not listed");
 }
@@ -277,7 +277,7 @@ fn an_entry_of_json_has_the_same_rules() {
 
 #[test]
 fn an_unknown_component_is_not_offered_and_another_error_is_invalid() {
-    let read_error = |text: &str| read(text).unwrap_err();
+    let read_error = |text: &str| parse(text).unwrap_err();
     let extension = one_entry("Extension", "{x: y}");
     let error = read_error(&extension);
     assert!(matches!(&error, ReadError::NotOffered(_)), "{error}");
@@ -292,6 +292,15 @@ fn many_unknown_fields_are_refused_in_time() {
         writeln!(keys, "k{number}: 1").unwrap();
         keys
     });
-    let error = read(&keys).unwrap_err();
+    let error = parse(&keys).unwrap_err();
     assert_eq!(error.fields().len(), MAX_ERRORS + 1);
+}
+
+#[test]
+fn a_document_that_breaks_a_rule_is_parsed_and_not_read() {
+    let text = one_entry("Package", "{version: new}");
+    assert!(parse(&text).is_ok());
+    let error = read(&text).unwrap_err();
+    assert!(matches!(&error, ReadError::Invalid(fields) if fields.len() == 2), "{error}");
+    assert!(error.to_string().contains("bundles[0].entries[0].desired.version: "), "{error}");
 }

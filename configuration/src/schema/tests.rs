@@ -1,5 +1,5 @@
 use super::*;
-use crate::native::read;
+use crate::native::parse;
 use crate::states::read_desired;
 use crate::validation::ErrorList;
 
@@ -85,7 +85,7 @@ fn the_schema_accepts_documents() {
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let sample: Value = serde_json::from_str(SAMPLE).unwrap();
     assert_eq!(mismatch(&schema, &schema, &sample, ""), None);
-    let written = serde_json::to_value(read(SAMPLE).unwrap()).unwrap();
+    let written = serde_json::to_value(parse(SAMPLE).unwrap()).unwrap();
     assert_eq!(mismatch(&schema, &schema, &written, ""), None);
 }
 

@@ -5,7 +5,7 @@ use crate::native;
 
 /// The errors of a document, one a line.
 fn errors(text: &str) -> Vec<String> {
-    let document = native::read(text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
+    let document = native::parse(text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
     validate(&document).iter().map(ToString::to_string).collect()
 }
 

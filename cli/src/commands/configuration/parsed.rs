@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use evenkeel_configuration::{
-    Document, FieldError, ReadError, bcfg2, gardener, native, validation,
-};
+use evenkeel_configuration::{Document, FieldError, ReadError, bcfg2, gardener, native};
 
 use super::source::{DocumentSource, InputFormat};
 use crate::page::sanitize_text;
@@ -58,17 +56,11 @@ pub fn to_lines(errors: &[FieldError]) -> Vec<String> {
 /// The document of a text, or its errors, and the warnings.
 fn parse(text: &str, format: InputFormat) -> (Result<Document, ReadError>, Vec<String>) {
     match format {
-        InputFormat::Native => (native::read(text).and_then(check), Vec::new()),
+        InputFormat::Native => (native::read(text), Vec::new()),
         InputFormat::Bcfg2 => (bcfg2::read(text), Vec::new()),
         InputFormat::Gardener => match gardener::read(text) {
             Ok(read) => (Ok(read.document), read.warnings),
             Err(error) => (Err(error), Vec::new()),
         },
     }
-}
-
-/// The document if it breaks no rule. The readers of other formats check the rules by themselves.
-fn check(document: Document) -> Result<Document, ReadError> {
-    let errors = validation::validate(&document);
-    if errors.is_empty() { Ok(document) } else { Err(ReadError::Invalid(errors)) }
 }

@@ -11,7 +11,7 @@ use crate::document::{
     MAX_ACCOUNT_ID, PackageSourceState, PackageState, Purpose, SecretRef, SysctlState, UnitCommand,
     UnitState, UserGroupState, UserState,
 };
-use crate::native::{read, write};
+use crate::native::{parse, write};
 use crate::revision::revision;
 use crate::validation::{MAX_ERRORS, validate};
 
@@ -229,10 +229,10 @@ proptest! {
     #[test]
     fn a_document_that_is_written_and_read_is_the_same(document in document()) {
         let yaml = write(&document);
-        let yaml_copy = read(&yaml);
+        let yaml_copy = parse(&yaml);
         prop_assert_eq!(yaml_copy.as_ref(), Ok(&document), "{}", yaml);
         let json = ascii_json(&document);
-        let json_copy = read(&json);
+        let json_copy = parse(&json);
         prop_assert_eq!(json_copy.as_ref(), Ok(&document), "{}", &json);
         let typed: Document = serde_json::from_str(&json).unwrap();
         prop_assert_eq!(revision(&typed), revision(&document));
@@ -242,8 +242,8 @@ proptest! {
 
     #[test]
     fn no_text_causes_a_panic(text in text(), json in any::<bool>()) {
-        let _ = read(&text);
+        let _ = parse(&text);
         let entry = if json { format!("{{\"name\": {text}}}") } else { format!("name: {text}") };
-        let _ = read(&format!("bundles:\n- entries:\n  - {entry}"));
+        let _ = parse(&format!("bundles:\n- entries:\n  - {entry}"));
     }
 }
