@@ -53,7 +53,12 @@ pub fn read(text: &str) -> Result<Document, ReadError> {
 
 /// Path of a field of an element. `field` is its path in an entry, such as `desired.mode`.
 fn field_path(origin: &str, field: &str) -> String {
-    let attribute = match field.strip_prefix("desired.").unwrap_or(field) {
+    let field = field.strip_prefix("desired.").unwrap_or(field);
+    if let Some(index) = field.strip_prefix("groups[").and_then(|rest| rest.strip_suffix(']')) {
+        let position = index.parse::<usize>().unwrap_or_default() + 1;
+        return format!("{origin}/MemberOf[{position}]");
+    }
+    let attribute = match field {
         "target" => "to",
         "comment" => "gecos",
         name @ ("name" | "mode" | "owner" | "group" | "version" | "command" | "uid" | "gid"

@@ -5,6 +5,8 @@ use crate::validation::FieldError;
 /// Paths of the bundles and entries of a document in the text that it was read from.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
+    /// Path of the list of all bundles.
+    pub root: &'static str,
     pub bundles: Vec<BundleOrigin>,
 }
 
@@ -28,6 +30,7 @@ impl Origins {
             Some((origin, rest)) => {
                 FieldError::new(field_path(origin, rest.trim_start_matches('.')), message)
             }
+            None if error.path == "bundles" => FieldError::new(self.root, message),
             None => FieldError::new(error.path.as_str(), message),
         }
     }
@@ -78,7 +81,8 @@ mod tests {
     #[test]
     fn an_error_has_the_path_of_the_text() {
         let entries = vec!["file 1".to_owned(), "unit 0".to_owned()];
-        let origins = Origins { bundles: vec![BundleOrigin { path: "top".to_owned(), entries }] };
+        let bundle = BundleOrigin { path: "top".to_owned(), entries };
+        let origins = Origins { root: "root", bundles: vec![bundle] };
         let locate = |path: &str, message: &str| {
             let field_path = |origin: &str, field: &str| format!("{origin}/{field}");
             origins.locate(&FieldError::new(path, message), field_path).to_string()
@@ -91,7 +95,7 @@ mod tests {
         assert_eq!(locate("bundles[0].name", "is also bundles[0]"), "top/name: is also top");
         assert_eq!(locate("bundles[0].entries[7].name", "a"), "top/entries[7].name: a");
         assert_eq!(locate("bundles[1].name", "a"), "bundles[1].name: a");
-        assert_eq!(locate("bundles", "a"), "bundles: a");
+        assert_eq!(locate("bundles", "a"), "root: a");
         assert_eq!(locate("", "a"), "a");
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn read_configuration(root: XmlElement) -> Result<(Document, Origins)
         return errors.into_result((Document::default(), Origins::default()));
     }
     let mut reader = StructureReader::default();
+    reader.origins.root = "Configuration";
     for (name, value) in &root.attributes {
         match name.as_str() {
             // The revision of Bcfg2's repository does not identify the document.

@@ -67,7 +67,7 @@ pub(super) fn convert(manifest: Manifest) -> Conversion {
     });
     let (paths, entries) = files.chain(units).unzip();
     let origin = BundleOrigin { path: "metadata".to_owned(), entries: paths };
-    let origins = Origins { bundles: vec![origin] };
+    let origins = Origins { root: "spec", bundles: vec![origin] };
     let name = manifest.name;
     let bundle = Bundle { name: name.unwrap_or_else(|| DEFAULT_BUNDLE_NAME.to_owned()), entries };
     let document = Document { purpose, bundles: vec![bundle], ..Document::default() };

@@ -100,6 +100,11 @@ fn the_number_of_elements_and_attributes_is_bounded() {
     let many = format!("<Configuration>{}</Configuration>", "<a/>".repeat(200_000));
     assert_eq!(error(&many), "line 1: the document has more than 100000 elements");
 
+    let package = "<Package name='aa' type='deb' version='any'/>";
+    let many = format!("<Bundle name='b'>{}</Bundle>", package.repeat(90_000));
+    let errors = read(&format!("<Configuration>{many}</Configuration>")).unwrap_err();
+    assert_eq!(errors[0], "Configuration: 90000 entries are too many; at most 20000 are accepted");
+
     let attributes: String = (0..100_000).fold(String::new(), |mut all, number| {
         write!(all, " a{number}=''").unwrap();
         all
