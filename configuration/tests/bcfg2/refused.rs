@@ -317,8 +317,8 @@ fn the_rules_of_documents_apply_with_the_paths_of_the_elements() {
             "Bundle[b]/Path[y]/@name: \"y\" is not an absolute path; begin with \"/\"",
             "Bundle[b]/Path[/z]/@owner: \"a:b\" is not a user; write its name or number",
             "Bundle[b]/POSIXUser[u]/MemberOf[1]: \"1\" is not the name of a user or group; \
-             accepted are at most 32 letters, digits, \"_\", \"-\" and \".\", with a letter or \"_\" first, \
-             and \"$\" as the last character",
+             accepted are at most 32 letters, digits, \"_\", \"-\" and \".\", with a letter or \
+             \"_\" first, and \"$\" as the last character",
             "Bundle[b]/POSIXUser[u]/@gecos: has \":\", a line break or a control character, \
              which passwd(5) cannot hold",
             "Bundle[b]/POSIXUser[u]/@home: \"home\" is not an absolute path; begin with \"/\"",
