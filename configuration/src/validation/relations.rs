@@ -97,7 +97,7 @@ fn check_parents(files: &FileIndex<'_>, errors: &mut ErrorList) {
     let mut sorted: Vec<(&str, EntryIndex, FileKind)> =
         files.iter().map(|(name, (index, state))| (*name, *index, state.kind)).collect();
     // What is below a path follows it: `/a`, `/a/b`, `/a-b`.
-    sorted.sort_unstable_by(|(a, ..), (b, ..)| a.split('/').cmp(b.split('/')));
+    sorted.sort_by_cached_key(|(name, ..)| name.replace('/', "\0"));
     let mut refused = BTreeMap::new();
     let mut parent: Option<(&str, EntryIndex, FileKind)> = None;
     for (name, index, kind) in sorted {
