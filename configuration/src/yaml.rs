@@ -1,10 +1,13 @@
 //! Reads YAML and JSON into a tree, and the fields of objects in it.
 
 mod fields;
+mod json;
 mod tree;
 
 use crate::limits::open_text;
 use crate::validation::{ErrorList, MAX_ENTRIES};
+
+use json::parse_json;
 
 pub(crate) use fields::{Fields, suggest};
 pub(crate) use tree::Node;
@@ -24,7 +27,7 @@ pub(crate) fn parse_document(
     max_aliases: usize,
     errors: &mut ErrorList,
 ) -> Option<Node> {
-    match open_text(text).and_then(|text| Node::parse(text, max_aliases)) {
+    match open_text(text).and_then(|text| parse_text(text, max_aliases)) {
         Ok(root) if root.is_null() => {
             errors.add("", "the document is empty; write an object with its fields");
             None
@@ -35,4 +38,13 @@ pub(crate) fn parse_document(
             None
         }
     }
+}
+
+/// Parses a text. In JSON, a field that is null is absent, because programs write null for it.
+fn parse_text(text: &str, max_aliases: usize) -> Result<Node, String> {
+    if !text.trim_start().starts_with('{') {
+        return Node::parse(text, max_aliases);
+    }
+    let root = parse_json(text).map_or_else(|| Node::parse(text, max_aliases), Ok)?;
+    Ok(root.without_null_fields())
 }

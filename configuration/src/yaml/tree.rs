@@ -25,16 +25,14 @@ pub(crate) enum Node {
 
 impl Node {
     /// Parses YAML or JSON. Tags, repeated keys, further documents, and more than `max_aliases`
-    /// anchors, aliases or merge keys are refused. In JSON, a field that is null is absent, because
-    /// programs write null for it.
+    /// anchors, aliases or merge keys are refused.
     ///
     /// # Errors
     /// Names the line and the column.
     pub(crate) fn parse(text: &str, max_aliases: usize) -> Result<Self, String> {
         let root: LocatedNode = serde_saphyr::from_str_with_options(text, options(max_aliases))
             .map_err(|e| describe(&e))?;
-        let root = root.resolve(text);
-        Ok(if text.trim_start().starts_with('{') { root.without_null_fields() } else { root })
+        Ok(root.resolve(text))
     }
 
     /// Removes the fields of objects that are null.
