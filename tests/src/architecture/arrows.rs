@@ -16,7 +16,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("migrations", &[]),
     ("os-resource-manager", &["auth", "domain", "fetch", "kit", "registry", "store"]),
     ("pg", &[]),
-    ("proto", &[]),
+    ("proto", &["kit"]),
     ("registry", &["domain", "fetch"]),
     (
         "server",
