@@ -209,12 +209,15 @@ impl Engine {
     }
 
     /// Fetches what the plan needs, or a part of it. After a part the attempt stays open, so that the agent can contact the
-    /// server in between. A failure ends the attempt.
+    /// server in between. A failure ends the attempt, unless its cause passes by itself.
     pub async fn fetch(
         &self,
         mut entry: JournalEntry,
     ) -> Result<(JournalEntry, FetchProgress), JournalError> {
         match self.fetch_steps(&entry).await {
+            Err(failure) if failure.is_temporary => {
+                Ok((entry, FetchProgress::Deferred(failure.reason)))
+            }
             Err(failure) => Ok((self.fail(entry, failure)?, FetchProgress::Complete)),
             Ok(FetchProgress::Complete) => {
                 entry.phase = Phase::Staged;

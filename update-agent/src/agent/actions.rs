@@ -317,6 +317,7 @@ impl Agent {
         let why = match ready {
             Ok(Readiness::Ready) => String::new(),
             Ok(Readiness::NotYet(why)) => to_short_line(&why),
+            Err(failure) if failure.is_temporary => to_short_line(&failure.reason),
             Err(failure) => return Ok(StartCheck::Failed(failure)),
         };
         let check = if why.is_empty() { StartCheck::Ready } else { StartCheck::Delayed };

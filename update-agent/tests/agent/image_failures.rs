@@ -298,3 +298,20 @@ async fn a_download_survives_a_failed_attempt_and_is_discarded_when_withdrawn() 
     assert_eq!(node.server().story(), "downloading, cancelled");
     assert_eq!(node.machine.state().retained.last(), Some(&None));
 }
+
+/// As RAUC does during an installation that a person, or an agent that was stopped, has started.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_waits_while_the_boot_control_runs_another_command() {
+    for (operation, story) in [("download", "downloading"), ("write", "downloading, downloaded")] {
+        let node = ImageNode::in_window();
+        node.machine.state().busy_after = Some(operation);
+        node.run_until_idle().await.ok();
+        assert_eq!(node.server().story(), story, "{operation}");
+        let waiting = node.server().waiting_reasons.last().unwrap().clone();
+        assert_eq!(waiting, "the boot control runs another command", "{operation}");
+
+        node.run_until_idle().await.unwrap();
+        assert_eq!(node.server().story(), STORY, "{operation}");
+        assert_runs_new(&node, operation);
+    }
+}

@@ -70,6 +70,11 @@ pub struct SlotMachineState {
     pub blind_after_arming: Vec<bool>,
     /// For each observation from now on: whether it fails.
     blind: Vec<bool>,
+    /// The operation on the slots, or `download`, during which another program starts a command of
+    /// the boot control.
+    pub busy_after: Option<&'static str>,
+    /// The next observation is refused because of that command, which has ended afterwards.
+    is_busy: bool,
     /// Each hook takes this long, on this clock.
     pub hook_duration: Option<(TestClock, TimeDelta)>,
     /// Exit status of each hook.
@@ -101,6 +106,14 @@ impl SlotMachineState {
         match slot {
             Slot::A => &mut self.a,
             Slot::B => &mut self.b,
+        }
+    }
+
+    /// Ends an operation during which another program may have started a command.
+    fn end_operation(&mut self, what: &str) {
+        if self.busy_after.is_some_and(|operation| operation == what) {
+            self.busy_after = None;
+            self.is_busy = true;
         }
     }
 
@@ -156,6 +169,8 @@ impl SlotMachine {
             hides_slots: false,
             blind_after_arming: Vec::new(),
             blind: Vec::new(),
+            busy_after: None,
+            is_busy: false,
             hook_duration: None,
             hook_status: 0,
             hook_removes: None,
@@ -190,6 +205,7 @@ impl SlotMachine {
             let mut state = self.state();
             state.log.push(what.to_owned());
             change(&mut state);
+            state.end_operation(what);
         }
         self.pass_write().await;
     }
@@ -206,6 +222,10 @@ impl BootControl for SlotMachine {
         if !state.blind.is_empty() && state.blind.remove(0) {
             let reason = "the boot entries cannot be read";
             return Err(Failure::new(FailureKind::Apply, reason));
+        }
+        if std::mem::take(&mut state.is_busy) {
+            let reason = "the boot control runs another command";
+            return Err(Failure::new(FailureKind::Apply, reason).into_temporary());
         }
         let image_id = state.contents[slot_index(state.running)].clone();
         Ok(BootObservation {
@@ -305,6 +325,7 @@ impl ImageFiles for SlotMachine {
             state.remaining_parts -= 1;
             return Ok(SpoolProgress::Partial { bytes: 1 });
         }
+        state.end_operation("download");
         Ok(SpoolProgress::Complete(SpooledImage {
             path: PathBuf::from(&spec.image_id),
             sha256: spec.sha256,
