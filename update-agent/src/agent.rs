@@ -226,10 +226,14 @@ impl Agent {
         }
     }
 
-    /// Does everything that can be done now. Fails if the server cannot be reached or an attempt
-    /// failed.
+    /// Does everything that can be done now. Fails if the server cannot be reached, an attempt
+    /// failed, or the agent was asked to stop.
     pub async fn run_once(&mut self) -> Result<(), AgentError> {
         loop {
+            // A round resumes an attempt, and reboots the node, even if the agent must stop.
+            if self.stop.is_cancelled() {
+                return Err(AgentError::Stopped);
+            }
             let (outcome, _) = self.run_round(true).await?;
             if outcome == RoundOutcome::Wait {
                 break;

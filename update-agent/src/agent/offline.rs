@@ -96,7 +96,8 @@ impl Agent {
         self.grants.remove().map_err(AgentError::Grant)?;
         let entry = self.engine.begin(entry, Some(before)).await?;
         let mut entry = self.run_attempt(entry, TryKind::First).await?;
-        if entry.phase == Phase::Rebooting {
+        // An agent that was asked to stop meanwhile leaves the reboot to the next one.
+        if entry.phase == Phase::Rebooting && !self.stop.is_cancelled() {
             // The server cannot be reached, so there is no report to send before the reboot.
             entry = self.run_attempt(entry, TryKind::Again).await?;
         }

@@ -4,9 +4,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use evenkeel_kit::Clock;
 use evenkeel_update_agent::agent::AgentError;
 use evenkeel_update_agent::grants::{GrantWindow, OfflineGrant};
+use evenkeel_update_agent::journal::FileJournal;
 use evenkeel_update_agent::link::LinkError;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::journal::{BreakingJournal, WriteSide};
+use crate::support::journal::{BreakingJournal, StoppingJournal, WriteSide};
 use crate::support::link::Presence;
 use crate::support::node::{TestNode, latest_target};
 
@@ -93,6 +95,22 @@ async fn a_change_that_requires_a_reboot_reboots_an_offline_node() {
 
     let story = "downloading, downloaded, began, reboot begun, verify begun, finished";
     assert_eq!(node.server().story(), story);
+    assert_eq!(node.machine().reboot_requests, 1);
+}
+
+#[tokio::test]
+async fn an_offline_node_whose_agent_is_stopped_during_the_change_reboots_after_its_next_start() {
+    let mut node = prepared_offline_node("latest").await;
+    node.packages().requires_reboot = true;
+    node.clock.advance(hours(2));
+    let inner = FileJournal::new(node.paths().journal());
+    let journal = StoppingJournal { inner, stop: node.stop.clone() };
+    node.agent_with_journal(Box::new(journal)).run_once().await.unwrap_err();
+    assert_eq!(node.system.listing(), NEW, "the change was completed");
+    assert_eq!(node.machine().reboot_requests, 0);
+
+    node.stop = CancellationToken::new();
+    run_offline(&node).await;
     assert_eq!(node.machine().reboot_requests, 1);
 }
 

@@ -1,4 +1,4 @@
-//! A journal that kills the agent.
+//! Journals that kill or stop the agent.
 
 use std::io;
 use std::path::Path;
@@ -9,6 +9,7 @@ use evenkeel_update_agent::durable::FileError;
 use evenkeel_update_agent::journal::{
     FileJournal, Journal, JournalEntry, JournalError, JournalPoint,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::system::FakeSystem;
 
@@ -97,5 +98,29 @@ impl Journal for BreakingJournal {
 
     fn clear(&self) -> Result<(), JournalError> {
         self.write_unless_killed("closed", || self.inner.clear())
+    }
+}
+
+/// Asks the agent to stop as soon as the journal shows that the change has begun.
+pub struct StoppingJournal {
+    pub inner: FileJournal,
+    pub stop: CancellationToken,
+}
+
+impl Journal for StoppingJournal {
+    fn read(&self) -> Result<Option<JournalEntry>, JournalError> {
+        self.inner.read()
+    }
+
+    fn write(&self, point: &JournalPoint, entry: &JournalEntry) -> Result<(), JournalError> {
+        self.inner.write(point, entry)?;
+        if entry.has_begun() {
+            self.stop.cancel();
+        }
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), JournalError> {
+        self.inner.clear()
     }
 }
