@@ -6,12 +6,15 @@ mod enroll;
 mod history;
 mod restore_updaters;
 mod run;
+#[cfg(test)]
+mod signal_tests;
 mod status;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use evenkeel_kit::Lifecycle;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -115,6 +118,26 @@ pub(crate) fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths
 
 pub(crate) fn build_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
+}
+
+/// Runs work that changes nothing. A signal aborts the work, and with it the programs that it waits
+/// for: if the signal killed the process instead, they would continue without a time limit.
+pub(crate) fn run_until_signal<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let runtime = build_runtime()?;
+    let done = runtime.block_on(async {
+        let life = Lifecycle::new();
+        let stop = life.stopping();
+        life.stop_on_signals().context("listen to signals")?;
+        tokio::select! {
+            done = work => done,
+            () = stop.cancelled() => Err(anyhow!("stopped on request")),
+        }
+    });
+    // A disk that hangs must not keep the process from ending.
+    runtime.shutdown_background();
+    done
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_kit::{Lifecycle, chain, telemetry};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::{build_runtime, load_config};
 use crate::agent::{Agent, AgentParts};
@@ -78,19 +80,59 @@ async fn start_agent(
     };
     registry.other_updaters().apply_mode().await;
     let context = (warnings, Arc::clone(&manager));
-    let mut agent = build_agent(arguments, registry, node, &life, context)?;
+    let agent = build_agent(arguments, registry, node, &life, context)?;
     tracing::info!(host = node.host_id, server = node.server, root = %paths.root().display(), "agent started");
     if arguments.once {
-        if !startup::finish_trial(trial.as_deref()).await {
-            return Ok(ExitCode::FAILURE);
-        }
-        agent.run_once().await?;
-        return Ok(ExitCode::SUCCESS);
+        let once = Box::pin(run_once(agent, trial, life.stopping()));
+        return Box::pin(run_until_end(life, config.stop_grace_period, once)).await;
     }
     life.stop_on_signals()?;
     spawn_left_over_wait(&life, Arc::clone(&registry.runner));
     spawn_service(&life, agent, trial, manager);
     Ok(life.run_until_stopped(config.stop_grace_period).await)
+}
+
+/// Does everything that can be done now. A trial ends first.
+async fn run_once(
+    mut agent: Agent,
+    trial: Option<Box<TrialParts>>,
+    stop: CancellationToken,
+) -> anyhow::Result<ExitCode> {
+    if !finish_trial_unless_stopped(trial.as_deref(), &stop).await {
+        return Ok(ExitCode::FAILURE);
+    }
+    agent.run_once().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs work that ends by itself, and at a stop as soon as that does no harm. If a signal killed
+/// the process instead, the programs that the work waits for would continue without a time limit. A
+/// second signal, or the end of the grace period, ends the process in the middle of the work.
+pub(super) async fn run_until_end(
+    life: Lifecycle,
+    grace: Duration,
+    work: impl Future<Output = anyhow::Result<ExitCode>> + Send + 'static,
+) -> anyhow::Result<ExitCode> {
+    life.stop_on_signals()?;
+    let (sender, mut result) = oneshot::channel();
+    let ended = life.clone();
+    life.spawn("work", async move {
+        // The receiver exists until the process ends.
+        sender.send(work.await).ok();
+        ended.stop();
+        Ok(())
+    });
+    let exit = life.run_until_stopped(grace).await;
+    // Without a result, the work was not waited for, or it panicked, which is logged.
+    result.try_recv().unwrap_or(Ok(exit))
+}
+
+/// Finishes a trial, if there is one. Returns whether the agent may continue.
+async fn finish_trial_unless_stopped(trial: Option<&TrialParts>, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        may_continue = startup::finish_trial(trial) => may_continue,
+        () = stop.cancelled() => false,
+    }
 }
 
 /// Starts the tasks of an agent that runs until it is asked to stop. A trial ends first.
@@ -112,11 +154,7 @@ fn spawn_service(
         if trial.is_some() {
             manager.notify(ServiceState::Ready);
         }
-        let may_continue = tokio::select! {
-            may_continue = startup::finish_trial(trial.as_deref()) => may_continue,
-            () = stop.cancelled() => false,
-        };
-        if may_continue {
+        if finish_trial_unless_stopped(trial.as_deref(), &stop).await {
             agent.run().await;
         } else {
             stop.cancelled().await;

@@ -14,7 +14,7 @@ use super::report::describe_causes;
 use super::{PackageReport, PackagesModule};
 use crate::agent::PlanningLock;
 use crate::cli::{self, OutputFormat};
-use crate::commands::{build_runtime, load_config};
+use crate::commands::{load_config, run_until_signal};
 use crate::journal::FileJournal;
 use crate::model::{
     Failure, HeldBackCause, HeldBackPackage, ModuleParts, PackageChange, PackageMode,
@@ -55,7 +55,7 @@ pub fn print_plan(arguments: &cli::PlanArgs, out: &mut impl Write) -> anyhow::Re
         None => (parse_packages(&arguments.packages)?, None),
     };
     let registry = ModuleRegistry::new(&config, &paths);
-    let plan = build_runtime()?.block_on(plan_packages(&registry, spec))?;
+    let plan = run_until_signal(plan_packages(&registry, spec))?;
     let plan = PackagePlan { policy_received, ..plan };
     match arguments.output {
         OutputFormat::Json => text::print_json(&plan, out)?,
