@@ -117,14 +117,17 @@ impl GrpcLink {
     async fn accept_answer(&self, answer: PollResponse) -> Result<PollAnswer, LinkError> {
         let renew = answer.renew_certificate;
         let mut answer = wire::parse_poll_answer(answer, &self.modules)?;
-        let renewed = self.replace_renewed_credential(None);
-        answer.credential = answer.credential.or(renewed);
+        if let Some(credential) = answer.credential.take() {
+            // If the caller drops the poll during the renewal, the next answer contains it.
+            self.replace_renewed_credential(Some(credential));
+        }
         if let Some(now) = answer.server_time {
             self.floor.record_server_time(now);
         }
         if renew {
             self.renew_in_time().await;
         }
+        answer.credential = self.replace_renewed_credential(None);
         Ok(answer)
     }
 

@@ -167,6 +167,34 @@ async fn a_certificate_is_renewed_when_the_server_requests_it() {
     assert_eq!(fs::read(machine.paths.key()).unwrap(), key);
 }
 
+/// The agent drops a poll when it has other work.
+#[tokio::test]
+async fn a_new_credential_survives_a_poll_that_is_dropped_during_a_renewal() {
+    let server = TestServer::start_on_loopback().await;
+    let machine = Machine::enrolled(&server).await;
+    let link = machine.link(&server);
+    {
+        let mut state = server.state.lock().unwrap();
+        state.renewal = "second-credential".into();
+        (state.aged, state.muted_call) = (1, Some("renew"));
+    }
+    let is_renewing = async {
+        while !server.state.lock().unwrap().calls.contains(&"renew") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        polled = poll(&link) => panic!("{polled:?}"),
+        () = is_renewing => {}
+    }
+
+    server.state.lock().unwrap().muted_call = None;
+    let answer = link.poll(poll_query(&Facts::default(), false)).await.unwrap();
+    let credential = answer.credential.expect("the credential of the first answer");
+    assert_eq!(credential.reveal(), "second-credential");
+    assert!(link.poll(poll_query(&Facts::default(), false)).await.unwrap().credential.is_none());
+}
+
 #[tokio::test]
 async fn a_node_without_a_key_for_decryption_gets_one_at_the_next_renewal() {
     let server = TestServer::start_on_loopback().await;

@@ -69,6 +69,8 @@ pub struct ServerState {
     pub long_poll_options: (u64, u32, u32),
     /// Calls get no answer.
     pub mute: bool,
+    /// The name of a call that gets no answer.
+    pub muted_call: Option<&'static str>,
     /// The names of all calls.
     pub calls: Vec<&'static str>,
 }
@@ -100,6 +102,7 @@ impl Default for ServerState {
             long_polls: Vec::new(),
             long_poll_options: (0, 0, 0),
             mute: false,
+            muted_call: None,
             calls: Vec::new(),
         }
     }
@@ -197,7 +200,7 @@ impl TestAgentService {
                 }
                 return Err(status);
             }
-            state.mute
+            state.mute || state.muted_call == Some(call)
         };
         if mute {
             std::future::pending::<()>().await;
