@@ -85,12 +85,14 @@ impl ImageTool {
     }
 }
 
-/// The failure of a call that would run concurrently with another one.
+/// The failure of a call that would run concurrently with another one. An agent that stops during a
+/// call leaves it running, and the next one continues the attempt when it has ended.
 fn call_in_progress() -> Failure {
     apply_failure(
         "an earlier call of the image tool is still running, and a concurrent one could damage a slot: wait until it ends; if it \
          hangs, end it or restart the machine",
     )
+    .into_temporary()
 }
 
 /// Wraps a command so that it runs under the lock in the file `lock`, and does not start if the

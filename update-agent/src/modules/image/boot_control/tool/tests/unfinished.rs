@@ -25,6 +25,7 @@ async fn nothing_starts_while_an_earlier_call_is_running() {
     ];
     for failure in refused.map(Result::unwrap_err) {
         assert!(failure.reason.contains("is still running"), "{failure}");
+        assert!(failure.is_temporary, "it would end the attempt of the earlier call: {failure}");
     }
     assert_eq!((fake.record(), fake.changing_calls()), (note, changes));
     drop(earlier);
