@@ -19,9 +19,9 @@ use crate::check::IncompatibleDatabase;
 use crate::error::{StoreError, read_only_error};
 use crate::ids;
 use crate::log::LastHeartbeat;
-use crate::pending_begin::PendingBegin;
+use crate::pending_begin::{PendingBegin, UnansweredBegins};
 use crate::session::{
-    SessionError, SessionSettings, connect_options, connection_error, timeout_error,
+    SessionError, SessionSettings, connect_options, connection_error, select_texts, timeout_error,
 };
 use crate::shares::{ConnectionShare, ConnectionShares, SharePermit, ShareSizes, ShareUsage};
 use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
@@ -78,6 +78,7 @@ pub struct Store {
     /// Whether the database was read-only when it was used last. While it is, the pool keeps no
     /// connection, because another server may be the primary by now.
     is_read_only: Arc<AtomicBool>,
+    unanswered_begins: UnansweredBegins,
     /// How long to wait for an answer of the database.
     pub(crate) answer_timeout: Duration,
     /// Notified after a commit that may have written to the change log.
@@ -120,21 +121,37 @@ const MAX_PENDING_ERRORS: u32 = 2;
 
 /// Tests a connection that was returned to the pool. The pool also tests connections, but without a
 /// timeout, and every dead connection would occupy a slot of the pool.
-async fn test_released(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+async fn test_released(
+    connection: &mut PgConnection,
+    unanswered_begins: &UnansweredBegins,
+) -> Result<bool, sqlx::Error> {
     let testing = async {
-        // The error of the statement of a dropped request is only read here.
-        for _ in 0..MAX_PENDING_ERRORS {
-            match connection.ping().await {
-                Err(sqlx::Error::Database(_)) => {}
-                answered => return answered,
-            }
-        }
-        connection.ping().await
+        read_pending_answers(connection).await?;
+        if unanswered_begins.are_recent() { is_idle(connection).await } else { Ok(true) }
     };
     match timeout(RELEASE_TIMEOUT, testing).await {
-        Ok(answered) => answered.map(|()| true),
+        Ok(tested) => tested,
         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
+}
+
+/// Reads the answers to the statements of a dropped request.
+async fn read_pending_answers(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    // The error of a statement is only read here.
+    for _ in 0..MAX_PENDING_ERRORS {
+        match connection.ping().await {
+            Err(sqlx::Error::Database(_)) => {}
+            answered => return answered,
+        }
+    }
+    connection.ping().await
+}
+
+/// Whether no transaction is open. The transaction of a single statement begins with the statement.
+async fn is_idle(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let is_alone = "(now() = statement_timestamp())::text".to_owned();
+    let is_alone = select_texts(connection, vec![is_alone]).await?;
+    Ok(is_alone.iter().flatten().any(|is_alone| is_alone == "true"))
 }
 
 /// SQL condition: the database cannot be written. It holds on a standby and after
@@ -200,6 +217,7 @@ impl Store {
             ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT_MS.to_owned()),
         ]);
         let is_read_only = Arc::<AtomicBool>::default();
+        let unanswered_begins = UnansweredBegins::default();
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
@@ -214,9 +232,13 @@ impl Store {
             })
             .after_release({
                 let is_read_only = Arc::clone(&is_read_only);
+                let unanswered_begins = unanswered_begins.clone();
                 move |connection, _| {
                     let is_read_only = is_read_only.load(Ordering::Relaxed);
-                    Box::pin(async move { Ok(!is_read_only && test_released(connection).await?) })
+                    let unanswered = unanswered_begins.clone();
+                    Box::pin(async move {
+                        Ok(!is_read_only && test_released(connection, &unanswered).await?)
+                    })
                 }
             });
         let acquire_timeout = options.acquire_timeout;
@@ -230,6 +252,7 @@ impl Store {
             settings,
             answer_timeout,
             is_read_only,
+            unanswered_begins,
             committed: Arc::default(),
             last_heartbeat: LastHeartbeat::default(),
             list_statement_timeout_ms: list_statement_timeout_ms.into(),
@@ -368,8 +391,10 @@ impl Store {
         permit: Option<SharePermit>,
     ) -> Result<BoundedTransaction, StoreError> {
         let attempt = self.address.begin_attempt();
-        let begun = with_timeout(self.answer_timeout, PendingBegin::new(&self.db, permit)).await;
-        let (transaction, permit) = self.record_result(attempt, begun.map_err(StoreError::from))?;
+        let within = self.answer_timeout;
+        let pending = PendingBegin::new(&self.db, permit, within, &self.unanswered_begins);
+        let result = with_timeout(within, pending).await.map_err(StoreError::from);
+        let (transaction, permit) = self.record_result(attempt, result)?;
         let open = TransactionParts { transaction, permit, canceller: self.canceller.clone() };
         Ok(BoundedTransaction::new(open, self.answer_timeout))
     }

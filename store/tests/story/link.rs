@@ -5,7 +5,7 @@ mod pgbouncer;
 mod proxies;
 mod tls;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use evenkeel_pg::PrivatePostgres;
@@ -109,6 +109,51 @@ async fn a_begin_that_is_dropped_leaves_no_open_transaction() {
         let committed = query_text(&observer, "SELECT max(mark)::text FROM marks").await;
         assert_eq!(committed, mark.to_string(), "the single statement is committed");
     }
+}
+
+/// A store with one connection that does not wait long for answers.
+async fn impatient_store(url: &str) -> Store {
+    let options = StoreOptions {
+        max_connections: 1,
+        acquire_timeout: Duration::from_secs(2),
+        // None, so that the limit for an answer is that for a connection.
+        statement_timeout: Duration::ZERO,
+        ..StoreOptions::default()
+    };
+    Store::connect(url, options).await.expect("connected")
+}
+
+/// For example after the machine of the database has lost its power.
+#[tokio::test]
+async fn a_begin_without_an_answer_frees_its_connection_soon() {
+    let direct = fresh_database().await;
+    let (proxy, silent_connections) = Proxy::withholding_answers(&direct).await;
+    let store = impatient_store(&proxy.url(&direct)).await;
+    silent_connections.send_replace(1);
+
+    store.fleet().await.expect_err("no answer");
+
+    let given_up = Instant::now();
+    until("the pool opens another connection", async || store.ping().await.ok()).await;
+    assert!(given_up.elapsed() < Duration::from_secs(20), "{:?}", given_up.elapsed());
+}
+
+/// The pool tests the connection when the answer arrives.
+#[tokio::test]
+async fn an_answer_to_a_begin_that_was_given_up_leaves_no_open_transaction() {
+    let direct = fresh_database().await;
+    let (proxy, silent_connections) = Proxy::withholding_answers(&direct).await;
+    let store = impatient_store(&proxy.url(&direct)).await;
+    let observer = connect(&direct).await;
+    execute_sql(&observer, "CREATE TABLE marks (mark bigint)").await;
+    silent_connections.send_replace(1);
+
+    store.fleet().await.expect_err("no answer");
+    silent_connections.send_replace(0);
+
+    query_text(&store, "INSERT INTO marks VALUES (1) RETURNING mark::text").await;
+    let committed = query_text(&observer, "SELECT count(*)::text FROM marks").await;
+    assert_eq!(committed, "1", "the single statement is committed");
 }
 
 /// Poolers can be configured to ignore unknown settings of the startup packet.

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::io::{
     AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, copy_bidirectional, sink,
 };
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// The code of a request for TLS instead of a startup packet.
@@ -48,6 +50,19 @@ impl Proxy {
     pub async fn delaying_answers(direct: &str, delay: Duration) -> Self {
         let socket = socket_of(direct);
         Self::start(move |client| forward_late(client, socket.clone(), delay)).await
+    }
+
+    /// A proxy that withholds the answers to as many of its first connections as the sender says,
+    /// and forwards them once the number is smaller.
+    pub async fn withholding_answers(direct: &str) -> (Self, watch::Sender<usize>) {
+        let socket = socket_of(direct);
+        let (sender, silent) = watch::channel(0);
+        let connections = AtomicUsize::default();
+        let proxy = Self::start(move |client| {
+            let number = connections.fetch_add(1, Ordering::Relaxed);
+            forward_if_open(client, socket.clone(), (number, silent.clone()))
+        });
+        (proxy.await, sender)
     }
 
     /// A pooler in transaction mode. A transaction gets the session that was used last, as from
@@ -115,6 +130,30 @@ async fn forward_late(mut client: TcpStream, socket: PathBuf, delay: Duration) -
         loop {
             let count = answers.read(&mut answer).await.ok().filter(|count| *count > 0)?;
             tokio::time::sleep(delay).await;
+            sent.write_all(&answer[..count]).await.ok()?;
+        }
+    };
+    tokio::select! {
+        ended = forward_answers => ended,
+        ended = copy(&mut received, &mut requests) => ended.ok().map(drop),
+    }
+}
+
+async fn forward_if_open(
+    mut client: TcpStream,
+    socket: PathBuf,
+    (number, mut silent): (usize, watch::Receiver<usize>),
+) -> Option<()> {
+    let startup = read_startup(&mut client).await?;
+    let mut database = UnixStream::connect(socket).await.ok()?;
+    database.write_all(&startup).await.ok()?;
+    let (mut answers, mut requests) = database.split();
+    let (mut received, mut sent) = client.split();
+    let forward_answers = async {
+        let mut answer = vec![0; 64 << 10];
+        loop {
+            let count = answers.read(&mut answer).await.ok().filter(|count| *count > 0)?;
+            silent.wait_for(|silent| *silent <= number).await.ok()?;
             sent.write_all(&answer[..count]).await.ok()?;
         }
     };
