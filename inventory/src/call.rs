@@ -276,18 +276,24 @@ impl Call {
     }
 
     /// Records that the caller lacks a role, not more often than once a minute. A failure does not
-    /// change the response.
+    /// change the response. The refusals after a record are only counted, so a caller that
+    /// disconnects must not prevent the record.
     async fn record_refusal(&self, tx: Tx, caller: &Caller) {
         let Some(not_recorded) = self.app.refusals.count(tx.tenant(), caller.actor_name()) else {
             return;
         };
         let details = json!({ "request": self.operation, "refusalsNotRecorded": not_recorded });
-        let recorded = async {
-            changes::record_event(&tx, EventKind::Refusal, details).await?;
-            tx.commit().await
-        };
-        if let Err(error) = recorded.await {
-            tracing::warn!(error = %chain(&error), "a refused request was not recorded");
+        let recording = Lifecycle::detach(Box::pin(async move {
+            let recorded = async {
+                changes::record_event(&tx, EventKind::Refusal, details).await?;
+                tx.commit().await
+            };
+            if let Err(error) = recorded.await {
+                tracing::warn!(error = %chain(&error), "a refused request was not recorded");
+            }
+        }));
+        if let Err(error) = recording.await {
+            tracing::error!(%error, "a refused request was not recorded");
         }
     }
 

@@ -4,6 +4,7 @@
 //! the environment names a Postgres for all of them. Its template is migrated once and copied for each
 //! test. The role is no superuser, because row-level security does not apply to superusers.
 
+mod dropping;
 pub mod fill;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use dropping::drop_after_polls;
 use evenkeel_domain::tenant::TenantId;
 use evenkeel_kit::Clock;
 pub use evenkeel_migrations::{Migrator, NextRelease, Step, become_next_release};

@@ -12,7 +12,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{Request, StatusCode, header};
 use chrono::TimeDelta;
 use evenkeel_inventory::Settings;
-use evenkeel_store::testing::query_text;
+use evenkeel_store::testing::{drop_after_polls, query_text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -159,6 +159,40 @@ async fn a_refused_request_of_a_reader_is_recorded_once_a_minute() {
     assert_eq!((&refusal["actor"], &refusal["objectId"]), (&json!("reader"), &json!("project")));
     let route = "PUT /v1/projects/{projectName}/pauses/{scope}";
     assert_eq!(refusal["after"], json!({"request": route, "refusalsNotRecorded": 0}));
+}
+
+async fn count_refusals(server: &TestServer) -> usize {
+    let changes = list_all(server, "", 100).await;
+    changes.iter().filter(|change| change["kind"] == "refusal").count()
+}
+
+/// Otherwise one such request per minute would hide all others.
+#[tokio::test]
+async fn a_refused_request_is_recorded_although_its_client_disconnects() {
+    let mut server = TestServer::new().await;
+    let token = server.token(Caller::Reader).expect("a token");
+    for polls in 1.. {
+        // No refusal of the last minute is known.
+        let store = server.store.clone();
+        server.use_store(store, Settings::default());
+        let before = count_refusals(&server).await;
+        let request = Request::put("/v1/projects/ours/pauses/project")
+            .header(header::AUTHORIZATION, format!("Bearer {token}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(json!({"reason": "no"}).to_string()))
+            .expect("a request");
+
+        let ended = drop_after_polls(server.send(request), polls).await;
+
+        let reader = server.client_of(Caller::Reader);
+        let body = Some(json!({"reason": "no"}));
+        reader.expect_problem("PUT pauses/project", body, 403, json!({})).await;
+        let recorded = async { while count_refusals(&server).await == before {} };
+        timeout(DEADLINE, recorded).await.expect("one of the two is recorded");
+        if ended.is_some() {
+            break;
+        }
+    }
 }
 
 #[tokio::test]
