@@ -1,6 +1,7 @@
 //! Shows on an instance that a daily limit refused a call of its node.
 
 use evenkeel_domain::condition::{self, ConditionKind};
+use evenkeel_kit::Lifecycle;
 use evenkeel_store::StoreError;
 use evenkeel_store::nodes::{self, MachineKey};
 use tonic::{Code, Status};
@@ -12,12 +13,27 @@ use crate::node_transaction::WritePermit;
 use crate::status;
 
 impl MaintenanceManager {
-    /// Shows the refusals of daily limits on their instances, if the call may have been one.
+    /// Shows the refusals of daily limits on their instances, if the call may have been one. They
+    /// count as shown for an hour, also those of other nodes, so a node that disconnects must not
+    /// prevent it.
     pub(crate) async fn show_daily_limits<T>(&self, answer: &Result<T, Status>) {
         if !answer.as_ref().is_err_and(|refused| refused.code() == Code::ResourceExhausted) {
             return;
         }
-        for refusal in self.daily_limits.take_refusals(self.now()) {
+        let refusals = self.daily_limits.take_refusals(self.now());
+        if refusals.is_empty() {
+            return;
+        }
+        let manager = self.clone();
+        let showing =
+            Lifecycle::detach(Box::pin(async move { manager.show_refusals(refusals).await }));
+        if let Err(error) = showing.await {
+            tracing::error!(%error, "cannot show that a daily limit is used up");
+        }
+    }
+
+    async fn show_refusals(&self, refusals: Vec<LimitRefusal>) {
+        for refusal in refusals {
             let shown = self.node_writer.with_write_permit(
                 (refusal.node.0, CallKind::Write),
                 |permit| async {

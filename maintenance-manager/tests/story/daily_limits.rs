@@ -1,11 +1,14 @@
 //! Limits of what nodes may store within a day.
 
+use std::time::Duration;
+
 use evenkeel_domain::id::PolicyId;
 use evenkeel_maintenance_manager::{DailyLimitSettings, MaintenanceManager, Settings};
 use evenkeel_proto::agent::agent_service_server::AgentService;
 use evenkeel_proto::agent::{AvailablePackage, Facts, PollRequest};
 use evenkeel_proto::hostmgr::{HwInfo, SystemInfo};
 use evenkeel_proto::maintmgr::update_status::StatusType as S;
+use evenkeel_store::testing::drop_after_polls;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
 
@@ -56,6 +59,31 @@ async fn a_node_opens_no_more_runs_than_a_day_allows() {
     server.advance_minutes(24 * 60);
     server.report_facts(&node, Facts { agent_version: "0.2.0".into(), ..facts() }).await;
     assert!(conditions(&server, &node).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_used_up_limit_is_shown_although_the_node_disconnects() {
+    let limits = DailyLimitSettings { max_runs_per_node: 1, ..DailyLimitSettings::default() };
+    let server = server_with(limits).await;
+    for polls in 1..=u8::MAX {
+        let node = server.nth_node(polls).await;
+        open_run(&server, &server.manager, &node, 1).await.expect("the first");
+        let report = || {
+            let report = report_request(2, PolicyId::nth(1), &[(1, downloading())]);
+            server.manager.report(with_credential(&node.credential, report))
+        };
+        server.read_changes().await;
+
+        let ended = drop_after_polls(report(), polls.into()).await;
+
+        assert_limited(&report().await.expect_err("too many"));
+        let shown = async { while conditions(&server, &node).await.is_empty() {} };
+        tokio::time::timeout(Duration::from_mins(1), shown).await.expect("it is shown");
+        if ended.is_some() {
+            return;
+        }
+    }
+    panic!("the report does not end");
 }
 
 /// Sends the first event of an attempt to a server.
