@@ -241,7 +241,8 @@ impl LogReader {
         self.barrier = Barrier::new(limit);
     }
 
-    /// Reads at most `max_changes` safe changes after the last pass.
+    /// Reads at most `max_changes` safe changes after the last pass. Cancel-safe: the pass after a
+    /// dropped one starts at the same position.
     ///
     /// # Errors
     /// The database cannot be reached: the next pass starts at the same position. Or the log is
@@ -285,21 +286,22 @@ impl LogReader {
             };
             return Ok(tail);
         };
-        if let Some(last) = changes.last() {
-            self.at = last.at;
-        }
-        let highest = changes.iter().map(|change| change.at.seq).max();
-        self.highest = self.highest.max(highest.unwrap_or_default());
         let has_more = changes.len() >= usize::try_from(max_changes).unwrap_or(usize::MAX);
         let settled = (!has_more && state.limit == state.xmax)
             .then_some(CaughtUp { xmax: state.xmax, server: state.server });
         let (limit, xmax) = (state.limit, state.xmax);
-        let durable_end = self.durable_end(limit, has_more, heartbeat_xid);
         let raise_to = self.barrier.observe(state.oldest, limit, xmax);
         let raised = self.barrier.raise(&self.store, &mut line, raise_to).await;
         // The changes were read, so a failure must not end the pass. The next pass connects again.
         self.connection = raised.is_ok().then_some(ReaderConnection { line, settled });
         let long_transactions = raised.unwrap_or_default();
+        // After the last await, so that a pass that is dropped loses no changes.
+        if let Some(last) = changes.last() {
+            self.at = last.at;
+        }
+        let highest = changes.iter().map(|change| change.at.seq).max();
+        self.highest = self.highest.max(highest.unwrap_or_default());
+        let durable_end = self.durable_end(limit, has_more, heartbeat_xid);
         let oldest_age = self.barrier.oldest_age();
         Ok(Tail {
             changes,

@@ -1,6 +1,7 @@
 //! Readers do not wait for a transaction that has written something else, and miss nothing.
 
 use evenkeel_store::log::LongTransaction;
+use evenkeel_store::testing::drop_after_polls;
 use sqlx::{Connection as _, PgConnection, raw_sql};
 
 use super::*;
@@ -95,6 +96,29 @@ async fn readers_wait_for_a_transaction_that_has_written_the_log() {
     let third = hosts::register(&slow, &registration(3), NOON).await.expect("a host").id;
     slow.commit().await.expect("committed");
     assert_eq!(created_hosts(&catch_up(&mut reader).await), [first, third, second]);
+}
+
+#[tokio::test]
+async fn a_pass_that_is_dropped_loses_no_changes() {
+    let (url, store, tenant) = connect().await;
+    let mut reader = impatient_reader(&store).await;
+    for polls in 1.. {
+        let number = u128::try_from(polls).expect("a number");
+        let host = register_host(&store, tenant, number).await;
+        // The pass reads the host and raises the barrier.
+        let mut other = begin_elsewhere(&url).await;
+
+        let read = drop_after_polls(reader.next(100), polls).await;
+        let ended = read.is_some();
+        let mut changes = read.map_or_else(Vec::new, |tail| tail.expect("a pass").changes);
+
+        raw_sql("ROLLBACK").execute(&mut other).await.expect("ended");
+        changes.extend(catch_up(&mut reader).await);
+        assert_eq!(created_hosts(&changes), [host], "after {polls} polls");
+        if ended {
+            break;
+        }
+    }
 }
 
 /// Writes another table first in some transactions, so that the barrier may refuse them.
