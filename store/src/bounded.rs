@@ -83,6 +83,10 @@ impl BoundedTransaction {
             let text = "a statement of the transaction failed, so there is nothing to commit";
             return Err(DbErr::Custom(text.to_owned()));
         }
+        if self.running.load(Ordering::Relaxed) > 0 {
+            let text = "a statement of the transaction was dropped, so its result is unknown";
+            return Err(DbErr::Custom(text.to_owned()));
+        }
         let transaction = self.transaction.take().ok_or_else(ended_error)?;
         with_timeout(self.timeout, transaction.commit()).await
     }

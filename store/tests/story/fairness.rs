@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_domain::id::HostId;
-use evenkeel_store::testing::{fresh_database, query_text};
+use evenkeel_store::testing::{drop_after_polls, fresh_database, query_text};
 use evenkeel_store::{
     ConnectionShare, ShareLimit, ShareSizes, Store, StoreError, StoreOptions, Tx, nodes,
 };
@@ -78,6 +78,19 @@ async fn the_statement_of_a_dropped_transaction_is_cancelled() {
     drop(lock);
     let tx = store.tenant(tenant).await.expect("a transaction");
     nodes::lock(&tx, host).await.expect("the connection works");
+}
+
+/// The statement may fail or have no effect yet.
+#[tokio::test]
+async fn a_transaction_with_a_dropped_statement_is_not_committed() {
+    let locked = LockedNode::new().await;
+    let tx = locked.store.tenant(locked.lock.tenant()).await.expect("a transaction");
+    assert!(drop_after_polls(nodes::lock(&tx, locked.host), 1).await.is_none(), "it waits");
+
+    tx.commit().await.expect_err("a statement has no answer");
+
+    // Waits for the only connection.
+    locked.pid().await;
 }
 
 /// The database or a firewall closes a connection that is idle for long.
