@@ -28,14 +28,6 @@ pub(crate) async fn with_timeout<T>(
     tokio::time::timeout(timeout, answer).await.map_err(silent)?
 }
 
-/// A transaction that has begun, with its permit and the means to cancel its statements.
-#[derive(Debug)]
-pub(crate) struct TransactionParts {
-    pub(crate) transaction: DatabaseTransaction,
-    pub(crate) permit: Option<SharePermit>,
-    pub(crate) canceller: StatementCanceller,
-}
-
 /// A transaction with a timeout for each statement. After a timeout it is unusable. If it is
 /// dropped while a statement runs, the statement is cancelled.
 #[derive(Debug)]
@@ -55,8 +47,11 @@ pub(crate) struct BoundedTransaction {
 }
 
 impl BoundedTransaction {
-    pub(crate) fn new(open: TransactionParts, timeout: Duration) -> Self {
-        let TransactionParts { transaction, permit, canceller } = open;
+    pub(crate) fn new(
+        (transaction, permit): (DatabaseTransaction, Option<SharePermit>),
+        canceller: StatementCanceller,
+        timeout: Duration,
+    ) -> Self {
         Self {
             transaction: Some(transaction),
             permit,

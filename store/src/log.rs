@@ -35,7 +35,7 @@ use crate::rows::or_corrupt;
 use barrier::Barrier;
 use connection::LogConnection;
 
-pub use barrier::{LongTransaction, list_long_writers};
+pub use barrier::{LongTransaction, STALL_LIMIT, list_long_writers};
 pub(crate) use heartbeat::LastHeartbeat;
 pub use heartbeat::send_heartbeat;
 pub use kind::{ChangeKind, Operation};
@@ -229,7 +229,7 @@ impl LogReader {
             at: Position { epoch: state.epoch, xid: state.limit.min(durable), seq: 0 },
             highest: 0,
             server: state.server,
-            barrier: Barrier::new(barrier::STALL_LIMIT),
+            barrier: Barrier::new(STALL_LIMIT),
             heartbeat: state.heartbeat,
         })
     }

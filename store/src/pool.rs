@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::address::{DatabaseAddress, HostAttempt};
-use crate::bounded::{BoundedTransaction, TransactionParts, with_timeout};
+use crate::bounded::{BoundedTransaction, with_timeout};
 use crate::cancellation::StatementCanceller;
 use crate::check::IncompatibleDatabase;
 use crate::error::{StoreError, read_only_error};
@@ -394,9 +394,8 @@ impl Store {
         let within = self.answer_timeout;
         let pending = PendingBegin::new(&self.db, permit, within, &self.unanswered_begins);
         let result = with_timeout(within, pending).await.map_err(StoreError::from);
-        let (transaction, permit) = self.record_result(attempt, result)?;
-        let open = TransactionParts { transaction, permit, canceller: self.canceller.clone() };
-        Ok(BoundedTransaction::new(open, self.answer_timeout))
+        let open = self.record_result(attempt, result)?;
+        Ok(BoundedTransaction::new(open, self.canceller.clone(), self.answer_timeout))
     }
 
     /// Records whether the database is read-only.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use evenkeel_kit::{SystemClock, chain};
-use evenkeel_store::log::{LongTransaction, list_long_writers};
+use evenkeel_store::log::{LongTransaction, STALL_LIMIT, list_long_writers};
 use evenkeel_store::{ClockAgreement, SchemaCheck, Store, newest_schema_step};
 
 use crate::config::Config;
@@ -13,10 +13,6 @@ use crate::database::{Database, PrivatePostgresMode, SchemaPolicy};
 
 /// Maximum duration of all checks.
 const ONLINE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// From this age on, a transaction that has written the change log is a fault. The log of a server
-/// names it after the same time.
-const MAX_WRITER_AGE: Duration = Duration::from_secs(6);
 
 /// What the checks found.
 #[derive(Debug, Default)]
@@ -81,7 +77,8 @@ async fn inspect_store(store: &Store, report: &mut OnlineReport) {
         Err(error) => report.faults.push(format!("database schema: {}", chain(&error))),
     }
     if is_usable {
-        match list_long_writers(store, MAX_WRITER_AGE).await {
+        // The log of a server names a transaction after the same time.
+        match list_long_writers(store, STALL_LIMIT).await {
             Ok(writers) => report.faults.extend(writers.iter().map(describe_writer)),
             Err(error) => report.faults.push(format!("change log: {}", chain(&error))),
         }

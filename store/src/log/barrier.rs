@@ -18,7 +18,7 @@ use crate::tx::{execute, query_all};
 
 /// How long a reader waits for a transaction before it raises the barrier. Longer than a statement
 /// waits for a lock: a transaction of the server that waits is not refused afterwards.
-pub(super) const STALL_LIMIT: Duration = Duration::from_secs(6);
+pub const STALL_LIMIT: Duration = Duration::from_secs(6);
 
 /// A transaction that stays open.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -49,18 +49,27 @@ impl Proxy {
     /// A proxy that forwards each answer after a delay.
     pub async fn delaying_answers(direct: &str, delay: Duration) -> Self {
         let socket = socket_of(direct);
-        Self::start(move |client| forward_late(client, socket.clone(), delay)).await
+        let wait = move || async move {
+            tokio::time::sleep(delay).await;
+            Some(())
+        };
+        Self::start(move |client| forward_answers_after(client, socket.clone(), wait)).await
     }
 
-    /// A proxy that withholds the answers to as many of its first connections as the sender says,
-    /// and forwards them once the number is smaller.
+    /// A proxy that withholds the answers to its first connections. The sender sets their number; a
+    /// smaller number lets the proxy forward the answers.
     pub async fn withholding_answers(direct: &str) -> (Self, watch::Sender<usize>) {
         let socket = socket_of(direct);
         let (sender, silent) = watch::channel(0);
         let connections = AtomicUsize::default();
         let proxy = Self::start(move |client| {
             let number = connections.fetch_add(1, Ordering::Relaxed);
-            forward_if_open(client, socket.clone(), (number, silent.clone()))
+            let silent = silent.clone();
+            let wait = move || {
+                let mut silent = silent.clone();
+                async move { silent.wait_for(|silent| *silent <= number).await.ok().map(drop) }
+            };
+            forward_answers_after(client, socket.clone(), wait)
         });
         (proxy.await, sender)
     }
@@ -119,30 +128,11 @@ async fn forward_without_options(mut client: TcpStream, socket: PathBuf) -> Opti
     copy_bidirectional(&mut client, &mut database).await.ok().map(drop)
 }
 
-async fn forward_late(mut client: TcpStream, socket: PathBuf, delay: Duration) -> Option<()> {
-    let startup = read_startup(&mut client).await?;
-    let mut database = UnixStream::connect(socket).await.ok()?;
-    database.write_all(&startup).await.ok()?;
-    let (mut answers, mut requests) = database.split();
-    let (mut received, mut sent) = client.split();
-    let forward_answers = async {
-        let mut answer = vec![0; 64 << 10];
-        loop {
-            let count = answers.read(&mut answer).await.ok().filter(|count| *count > 0)?;
-            tokio::time::sleep(delay).await;
-            sent.write_all(&answer[..count]).await.ok()?;
-        }
-    };
-    tokio::select! {
-        ended = forward_answers => ended,
-        ended = copy(&mut received, &mut requests) => ended.ok().map(drop),
-    }
-}
-
-async fn forward_if_open(
+/// Forwards each answer of the database after a wait; none after the wait has failed.
+async fn forward_answers_after<W: Future<Output = Option<()>>>(
     mut client: TcpStream,
     socket: PathBuf,
-    (number, mut silent): (usize, watch::Receiver<usize>),
+    wait: impl Fn() -> W,
 ) -> Option<()> {
     let startup = read_startup(&mut client).await?;
     let mut database = UnixStream::connect(socket).await.ok()?;
@@ -153,7 +143,7 @@ async fn forward_if_open(
         let mut answer = vec![0; 64 << 10];
         loop {
             let count = answers.read(&mut answer).await.ok().filter(|count| *count > 0)?;
-            silent.wait_for(|silent| *silent <= number).await.ok()?;
+            wait().await?;
             sent.write_all(&answer[..count]).await.ok()?;
         }
     };
