@@ -190,7 +190,7 @@ test-rolling: tools ## three replicas behind HAProxy and nginx: restarts, an upg
 	  $(step) test-rolling cargo test --workspace --locked --test servers -- --nocapture --test-threads=1 rolling::
 
 .PHONY: test-watch
-test-watch: tools ## watch 10,000 changes of four writers while the server is killed three times, and open 1,000 streams that nobody reads (CHANGES=n, WATCHERS=n, SEED=n)
+test-watch: tools ## watch 10,000 changes of four writers while the server is killed three times, and open 1,000 streams without reading them (CHANGES=n, WATCHERS=n, SEED=n)
 	@SHOW=1 EVENKEEL_WATCHED_CHANGES=$(or $(CHANGES),10000) EVENKEEL_SLOW_WATCHERS=$(or $(WATCHERS),1000) \
 	  $(if $(SEED),EVENKEEL_WATCH_SEED=$(SEED)) \
 	  $(step) test-watch cargo test --workspace --locked --test servers --test evenkeeld -- --nocapture watch:: slow_watchers::

@@ -169,9 +169,14 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use tokio::sync::Mutex;
+
     use super::*;
 
     const GRACE: Duration = Duration::from_secs(20);
+
+    /// Held by a test that sends a signal, because all tests of the process get it.
+    static SIGNAL_LOCK: Mutex<()> = Mutex::const_new(());
 
     fn same(left: ExitCode, right: ExitCode) -> bool {
         format!("{left:?}") == format!("{right:?}")
@@ -212,6 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_before_the_wait_for_a_stop_is_not_lost() {
+        let _alone = SIGNAL_LOCK.lock().await;
         for name in ["TERM", "INT"] {
             let life = Lifecycle::new();
             life.stop_on_signals().expect("signals");
@@ -227,6 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_second_signal_ends_the_wait_for_the_tasks() {
+        let _alone = SIGNAL_LOCK.lock().await;
         let life = Lifecycle::new();
         life.stop_on_signals().expect("signals");
         life.spawn("deaf", std::future::pending());

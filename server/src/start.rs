@@ -175,3 +175,16 @@ async fn start_services(
     );
     Ok(StartedServices { addresses, endpoint })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stop_ends_a_start_that_waits() {
+        let life = Lifecycle::new();
+        life.stop();
+        let outcome = start_unless_stopped(&life, None, std::future::pending()).await;
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+}
