@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_domain::tenant::TenantId;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, QueryResult, RuntimeErr};
@@ -21,7 +21,8 @@ use crate::ids;
 use crate::log::LastHeartbeat;
 use crate::pending_begin::{PendingBegin, UnansweredBegins};
 use crate::session::{
-    SessionError, SessionSettings, connect_options, connection_error, select_texts, timeout_error,
+    SessionError, SessionSettings, connect_options, connection_error, open_session, select_texts,
+    timeout_error,
 };
 use crate::shares::{ConnectionShare, ConnectionShares, SharePermit, ShareSizes, ShareUsage};
 use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
@@ -112,6 +113,10 @@ pub struct PoolUsage {
 /// A connection of the pool that was idle for this long is tested before it is used.
 const IDLE_TEST_AGE: Duration = Duration::from_secs(5);
 
+/// Limit for the first connection of a process. On a busy machine, and while a database starts, it
+/// takes longer than a request may wait.
+const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Limit for the test of a released connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -168,8 +173,9 @@ pub(crate) async fn connect_pool(
     // The pool drops the reason why it refuses a connection.
     let refusal = Arc::<Mutex<Option<IncompatibleDatabase>>>::default();
     let last_refusal = Arc::clone(&refusal);
+    let pool_settings = settings.clone();
     let pool = pool.after_connect(move |connection, _| {
-        let (settings, refusal) = (settings.clone(), Arc::clone(&refusal));
+        let (settings, refusal) = (pool_settings.clone(), Arc::clone(&refusal));
         Box::pin(async move {
             let applied = settings.apply(connection).await;
             if let Err(SessionError::Incompatible(why)) = &applied {
@@ -179,20 +185,31 @@ pub(crate) async fn connect_pool(
             ids::protect(connection).await
         })
     });
+    let deadline = Instant::now() + FIRST_CONNECTION_TIMEOUT;
     let mut attempts = address.host_count();
     loop {
         let attempt = address.begin_attempt();
-        match pool.clone().connect_with(connect_options(address)?).await {
+        let error = match pool.clone().connect_with(connect_options(address)?).await {
             Ok(pool) => return Ok(pool.into()),
-            Err(_) if attempts > 1 => address.record_failure(attempt),
-            Err(error) => {
-                let refusal = last_refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
-                return Err(
-                    refusal.map_or_else(|| connection_error(error), StoreError::Incompatible)
-                );
-            }
+            Err(error) => error,
+        };
+        if attempts > 1 {
+            address.record_failure(attempt);
+            attempts -= 1;
+            continue;
         }
-        attempts -= 1;
+        let refusal = last_refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(refusal) = refusal {
+            return Err(StoreError::Incompatible(refusal));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !matches!(error, sqlx::Error::PoolTimedOut) || left.is_zero() {
+            return Err(connection_error(error));
+        }
+        // The pool does not say why, and drops a slow connection at its timeout.
+        let mut session = open_session(address, &settings, left).await?;
+        ids::protect(&mut session).await.map_err(connection_error)?;
+        session.close().await.ok();
     }
 }
 

@@ -111,6 +111,35 @@ async fn a_begin_that_is_dropped_leaves_no_open_transaction() {
     }
 }
 
+/// For example a command of an operator on a machine that is busy.
+#[tokio::test]
+async fn the_first_connection_may_take_longer_than_a_request_waits() {
+    let direct = fresh_database().await;
+    let (proxy, silent_connections) = Proxy::withholding_answers(&direct).await;
+    silent_connections.send_replace(1);
+    let options =
+        StoreOptions { acquire_timeout: Duration::from_millis(500), ..StoreOptions::default() };
+    let store = Store::connect(&proxy.url(&direct), options).await.expect("connected");
+    assert_eq!(store.check().await.expect("checked"), SchemaCheck::Current);
+}
+
+#[tokio::test]
+async fn the_error_of_the_first_connection_names_the_cause() {
+    let url = "postgres:///evenkeel?host=/nowhere&user=evenkeel";
+    let error = Store::connect(url, StoreOptions::default()).await.expect_err("no database");
+    let error = evenkeel_kit::chain(&error).to_string();
+    assert!(error.contains("No such file or directory"), "{error}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed = listener.local_addr().expect("an address");
+    drop(listener);
+    let options =
+        StoreOptions { acquire_timeout: Duration::from_millis(100), ..StoreOptions::default() };
+    let url = format!("postgres://evenkeel@{closed}/evenkeel");
+    let error = Store::connect(&url, options).await.expect_err("no database");
+    let error = evenkeel_kit::chain(&error).to_string();
+    assert!(error.contains("Connection refused"), "{error}");
+}
+
 /// A store with one connection that does not wait long for answers.
 async fn impatient_store(url: &str) -> Store {
     let options = StoreOptions {
