@@ -1,8 +1,11 @@
 //! Registration and enrolment of new nodes.
 
+use std::time::{Duration, Instant};
+
 use chrono::TimeDelta;
 use evenkeel_proto::agent::agent_service_client::AgentServiceClient;
-use evenkeel_proto::agent::{BootedImage, Identity};
+use evenkeel_proto::agent::{BootedImage, EnrollRequest, EnrollResponse, Identity};
+use evenkeel_simulator::connection::retry_pushback;
 use evenkeel_simulator::rng::Rng;
 use evenkeel_simulator::{connection, own};
 use evenkeel_test_support::{certificate_request, node_key_from_secret};
@@ -14,6 +17,9 @@ use uuid::Uuid;
 use super::operator_client::OperatorClient;
 use super::operator_log::SimulatedMember;
 use super::replicas::{Replicas, machine_time};
+
+/// How long an overloaded server may refuse an enrolment.
+const ENROLMENT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Registers and enrolls new nodes.
 #[derive(Debug)]
@@ -99,8 +105,7 @@ impl NodeRegistrar {
             host_name: "edge".to_owned(),
         };
         let request = own::enroll_request(&self.token, identity, certificate_request(&key), image);
-        let mut client = AgentServiceClient::new(self.channels[0].clone());
-        let answer = client.enroll(request).await.expect("a node joins").into_inner();
+        let answer = self.send_enrolment(request).await;
         let member = SimulatedMember {
             host: answer.host_id,
             instance: answer.instance_id,
@@ -109,6 +114,20 @@ impl NodeRegistrar {
             is_image,
         };
         (member, answer.credential)
+    }
+
+    /// Repeats the request while the server is overloaded, as an agent does.
+    async fn send_enrolment(&self, request: EnrollRequest) -> EnrollResponse {
+        let mut client = AgentServiceClient::new(self.channels[0].clone());
+        let deadline = Instant::now() + ENROLMENT_TIMEOUT;
+        loop {
+            let status = match client.enroll(request.clone()).await {
+                Ok(answer) => return answer.into_inner(),
+                Err(status) => status,
+            };
+            let delay = retry_pushback(&status).filter(|_| Instant::now() < deadline);
+            tokio::time::sleep(delay.unwrap_or_else(|| panic!("a node joins: {status}"))).await;
+        }
     }
 
     /// Registers a node with EIM's agent and issues a token for it. Returns its IDs and the token.
