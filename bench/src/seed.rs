@@ -10,7 +10,7 @@ use evenkeel_domain::assignment::{Scope, UpdateLimits};
 use evenkeel_domain::decide::AgentProtocol;
 use evenkeel_domain::host::Registration;
 use evenkeel_domain::id::HostId;
-use evenkeel_domain::instance::{InstanceKind, NewInstance};
+use evenkeel_domain::instance::{FactsSummary, InstanceKind, NewInstance};
 use evenkeel_domain::os::{OsRelease, OsSpec, SecurityFeature};
 use evenkeel_domain::policy::{DesiredUpdate, PolicySpec};
 use evenkeel_domain::schedule::{ScheduleStatus, ScheduleTarget, SingleSpec};
@@ -96,6 +96,7 @@ pub async fn seed_nodes(
             state.provisioned = true;
             state.protocol = AgentProtocol::Own { modules: vec!["packages".into()] };
             state.facts_digest.clone_from(&digest);
+            state.facts_summary.version = FactsSummary::VERSION;
             nodes::save(&tx, &state).await?;
             created.push(new.host);
         }

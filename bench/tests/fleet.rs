@@ -1,4 +1,4 @@
-//! Runs small fleet benchmarks and checks their reports.
+//! Runs small benchmarks of polls and fleets and checks their reports.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -46,11 +46,16 @@ const REPORT_FIELDS: [&str; 35] = [
     "faults",
 ];
 
-/// Runs the benchmark, and returns its report.
-#[expect(clippy::disallowed_methods, reason = "the test runs the program from outside")]
+/// Runs the fleet benchmark, and returns its report.
 fn run_fleet(arguments: &[&str]) -> Value {
+    run("fleet", arguments)
+}
+
+/// Runs a benchmark, and returns its report.
+#[expect(clippy::disallowed_methods, reason = "the test runs the program from outside")]
+fn run(benchmark: &str, arguments: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-bench"))
-        .arg("fleet")
+        .arg(benchmark)
         .args(arguments)
         .output()
         .expect("start the benchmark");
@@ -84,6 +89,17 @@ fn a_small_fleet_is_driven_measured_and_reported() {
     assert!(0.0 < number("cpu_of_echo_ratio"), "{report}");
     assert!(report["curve"].as_array().is_some_and(|curve| !curve.is_empty()));
     assert_eq!(report["recovered_s"], Value::Null, "no restart was requested");
+}
+
+#[test]
+fn the_cost_of_unchanged_polls_is_measured_and_compared_with_an_echo() {
+    let report = run("poll", &["--hosts", "200", "--duration", "1s", "--json"]);
+    let rounds = report["rounds"].as_array().expect("rounds");
+    assert_eq!(rounds.len(), 1, "{report}");
+    for figures in [&rounds[0], &report["echo"]] {
+        assert_eq!(figures["errors"], 0, "{report}");
+        assert!(figures["polls_per_second"].as_f64() > Some(0.0), "{report}");
+    }
 }
 
 /// The benchmark itself fails if a call of an unaffected node fails, or if a fault did not happen.
