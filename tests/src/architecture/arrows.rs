@@ -17,6 +17,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("os-resource-manager", &["auth", "domain", "fetch", "kit", "registry", "store"]),
     ("pg", &[]),
     ("proto", &["kit"]),
+    ("reconcile", &["configuration"]),
     ("registry", &["domain", "fetch"]),
     (
         "server",
@@ -25,7 +26,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("simulator", &["kit", "proto"]),
     ("store", &["configuration", "domain", "kit", "migrations"]),
     ("test-support", &["auth", "domain", "kit", "store"]),
-    ("update-agent", &["configuration", "domain", "fetch", "kit", "proto"]),
+    ("update-agent", &["configuration", "domain", "fetch", "kit", "proto", "reconcile"]),
 ];
 
 /// Arrows that only a test feature of a crate may add.
