@@ -1,6 +1,6 @@
 //! The entries and settings in which two documents differ.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -34,7 +34,8 @@ pub enum EntryChange {
 #[serde(rename_all = "camelCase")]
 pub struct FieldChange {
     /// Path in the document or in the entry, such as `applyMode` or `desired.content.inline`.
-    /// `bundle` is the bundle of an entry.
+    /// `bundle` is the bundle of an entry, and `actionOrder` has the names of the actions of both
+    /// documents in the order in which they run.
     pub field: String,
     /// Absent if the old document does not have the field.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +46,8 @@ pub struct FieldChange {
 }
 
 /// The entries that differ: added and changed entries in the order of the new document, then
-/// removed entries in the order of the old one. The order of entries is no difference.
+/// removed entries in the order of the old one. The order of entries is no difference, except that
+/// of actions ([`compare_settings`]).
 pub fn compare(old: &Document, new: &Document) -> Vec<EntryDifference> {
     let old_entries = index_entries(old);
     let new_entries = index_entries(new);
@@ -67,7 +69,8 @@ pub fn compare(old: &Document, new: &Document) -> Vec<EntryDifference> {
     differences
 }
 
-/// The settings that differ: `applyMode`, `removeExtras`, `onFailure` and `purpose`.
+/// The settings that differ: `applyMode`, `removeExtras`, `onFailure`, `purpose`, and the order of
+/// actions.
 pub fn compare_settings(old: &Document, new: &Document) -> Vec<FieldChange> {
     let settings = |document: &Document| {
         to_fields(&Document {
@@ -80,7 +83,29 @@ pub fn compare_settings(old: &Document, new: &Document) -> Vec<FieldChange> {
     };
     let mut changes = Vec::new();
     compare_fields("", &settings(old), &settings(new), &mut changes);
+    changes.extend(compare_action_order(old, new));
     changes
+}
+
+/// The actions that both documents have, if they run in different orders.
+fn compare_action_order(old: &Document, new: &Document) -> Option<FieldChange> {
+    let old_names = action_names(old);
+    let new_names = action_names(new);
+    let old_set: HashSet<&str> = old_names.iter().copied().collect();
+    let new_set: HashSet<&str> = new_names.iter().copied().collect();
+    let in_both = |name: &&str| old_set.contains(name) && new_set.contains(name);
+    let old: Vec<&str> = old_names.into_iter().filter(in_both).collect();
+    let new: Vec<&str> = new_names.into_iter().filter(in_both).collect();
+    (old != new).then(|| FieldChange {
+        field: "actionOrder".to_owned(),
+        old: Some(Value::from(old)),
+        new: Some(Value::from(new)),
+    })
+}
+
+fn action_names(document: &Document) -> Vec<&str> {
+    let keys = document.entries().map(|(_, entry)| entry.key());
+    keys.filter(|(component, _)| *component == Component::Action).map(|(_, name)| name).collect()
 }
 
 type EntryMap<'a> = HashMap<(Component, &'a str), (&'a str, &'a Entry)>;
@@ -144,6 +169,7 @@ fn compare_fields(
 mod tests {
     use super::*;
     use crate::native;
+    use crate::revision::revision;
 
     fn document(text: &str) -> Document {
         native::read(text).unwrap()
@@ -219,6 +245,43 @@ mod tests {
             ]
         );
         assert!(compare(&old, &new).is_empty());
+    }
+
+    #[test]
+    fn documents_without_a_difference_have_one_revision() {
+        let old = document(
+            "bundles:
+            - {name: a, entries: [{component: User, name: u}, {component: User, name: v}]}
+            - name: b
+              entries:
+              - {component: Action, name: x, desired: {command: x}}
+              - {component: Action, name: y, desired: {command: y}}
+            - {name: empty}",
+        );
+        let mut new = old.clone();
+        new.bundles.rotate_left(1);
+        new.bundles.last_mut().unwrap().entries.reverse();
+        assert!(compare(&old, &new).is_empty());
+        assert!(compare_settings(&old, &new).is_empty());
+        assert_eq!(revision(&old), revision(&new));
+    }
+
+    #[test]
+    fn another_order_of_actions_is_a_difference() {
+        let actions = |names: &[&str]| {
+            let action = |name: &&str| {
+                format!("{{component: Action, name: {name}, desired: {{command: c}}}}")
+            };
+            let entries: Vec<String> = names.iter().map(action).collect();
+            document(&format!("bundles: [{{name: b, entries: [{}]}}]", entries.join(", ")))
+        };
+        let old = actions(&["x", "gone", "y"]);
+        let new = actions(&["y", "added", "x"]);
+        let changes = compare_settings(&old, &new);
+        let lines: Vec<String> = changes.iter().map(describe_field).collect();
+        assert_eq!(lines, [r#"actionOrder ["x","y"] -> ["y","x"]"#]);
+        assert_ne!(revision(&actions(&["x", "y"])), revision(&actions(&["y", "x"])));
+        assert!(compare_settings(&old, &actions(&["added", "x", "y"])).is_empty());
     }
 
     /// The entry and each field, one a line.

@@ -16,9 +16,11 @@
 //! | [`revision`] | canonical JSON and its digest |
 //! | `schema` | JSON Schema of documents (feature `schema`) |
 //! | [`user_data`] | renders a document for cloud-init, Ignition or as a script |
+//! | [`binding`] | binds the profiles of a node to one document |
 //! | [`difference`] | the entries in which two documents differ |
 
 pub mod bcfg2;
+pub mod binding;
 mod conversions;
 pub mod difference;
 pub mod document;

@@ -20,6 +20,7 @@ use crate::document::{Bundle, Desired, Document, Entry, SysctlState};
 
 pub(crate) use error_list::{ErrorList, child_path, excerpt, item_path, short};
 pub use read_error::ReadError;
+pub(crate) use relations::unique_name;
 pub(crate) use units::{UNIT_SUFFIXES, is_template};
 
 /// Most entries of a document.
@@ -66,6 +67,13 @@ pub fn validate(document: &Document) -> Vec<FieldError> {
         check_bundle(&format!("bundles[{index}]"), bundle, &mut errors);
     }
     relations::check(document, &mut errors);
+    errors.into_errors()
+}
+
+/// The fields of an entry that break a rule of single entries. Their paths begin in the entry.
+pub(crate) fn validate_entry(entry: &Entry) -> Vec<FieldError> {
+    let mut errors = ErrorList::default();
+    check_entry("", entry, &mut errors);
     errors.into_errors()
 }
 

@@ -405,7 +405,7 @@ async fn the_documents_of_the_manual_are_valid() {
     let page = fs::read_to_string(page).expect("the page");
     let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let documents: Vec<&str> = blocks.filter(|block| block.contains("bundles:")).collect();
-    assert_eq!(documents.len(), 2);
+    assert_eq!(documents.len(), 5);
     let cli = cli_with(&[]).await;
     for document in documents {
         let (text, ending) = run(&cli, "evenkeel configuration validate -", document).await;

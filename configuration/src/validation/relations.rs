@@ -72,7 +72,7 @@ fn check_unique_entries(document: &Document, errors: &mut ErrorList) {
 }
 
 /// The name by which entries of a component are the same.
-fn unique_name(component: Component, name: &str) -> Cow<'_, str> {
+pub(crate) fn unique_name(component: Component, name: &str) -> Cow<'_, str> {
     match component {
         Component::Sysctl if name.contains('/') => Cow::Owned(sysctl_words(name).join("\0")),
         Component::Sysctl => Cow::Owned(name.replace('.', "\0")),

@@ -29,7 +29,8 @@ const EXAMPLES: &str = "Examples:
 /// Compare two documents by the components and names of their entries.
 ///
 /// Exits with status 0 if the documents are equal, 1 if they differ, and 2 if they cannot be
-/// compared. Comments, the order of entries and the formats of the documents do not count.
+/// compared. Comments, the order of entries and the formats of the documents do not count; the
+/// order of actions does.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Diff {
