@@ -43,7 +43,7 @@ use crate::files::{
     AccountDatabase, ContentSource, CreatedAccounts, FileContext, FileError, ManagedPaths,
     RootFolder, check_file,
 };
-use crate::finding::{Deviation, EntryCheck, EntryKey, Finding};
+use crate::finding::{Deviation, EntryCheck, EntryKey};
 use crate::machine::Machine;
 use crate::report::{ComplianceState, EntryReport, Report, Verdict};
 use crate::scope::EntryScope;
@@ -79,18 +79,6 @@ pub struct MachineCheck {
     pub failed: Vec<EntryReport>,
     /// By component and name.
     pub extras: Vec<EntryReport>,
-}
-
-impl MachineCheck {
-    /// The results of entries, as a plan needs them.
-    pub fn findings(&self) -> Vec<Finding> {
-        self.entries.iter().map(Finding::from).collect()
-    }
-
-    /// The keys of extras.
-    pub fn extra_keys(&self) -> Vec<EntryKey> {
-        self.extras.iter().map(|extra| EntryKey::new(extra.component, &extra.name)).collect()
-    }
 }
 
 impl From<MachineCheck> for Report {

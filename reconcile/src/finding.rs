@@ -68,18 +68,6 @@ impl TryFrom<String> for EntryKey {
     }
 }
 
-/// The result of the check of one entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    pub component: Component,
-    pub name: String,
-    /// Whether the machine is as desired.
-    pub is_good: bool,
-    /// What differs; empty if the entry is good. If the entry is bad and this is empty, the entry
-    /// could not be checked: it is reported, and no plan changes it.
-    pub differs: Vec<Difference>,
-}
-
 /// What differs between an entry and the machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Difference {
@@ -106,51 +94,9 @@ pub enum Difference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryCheck {
     pub report: EntryReport,
-    /// As in [`Finding::differs`].
+    /// What differs; empty if the entry is good. If it is bad and this is empty, the entry could
+    /// not be checked, and no plan changes it.
     pub differences: Vec<Difference>,
-}
-
-impl Finding {
-    /// An entry that is as desired.
-    pub fn good(component: Component, name: impl Into<String>) -> Self {
-        Self { component, name: name.into(), is_good: true, differs: Vec::new() }
-    }
-
-    /// An entry that differs.
-    pub fn bad(
-        component: Component,
-        name: impl Into<String>,
-        differs: impl IntoIterator<Item = Difference>,
-    ) -> Self {
-        let differs = differs.into_iter().collect();
-        Self { component, name: name.into(), is_good: false, differs }
-    }
-
-    /// Component and name.
-    pub fn key(&self) -> EntryKey {
-        EntryKey::new(self.component, &self.name)
-    }
-
-    /// Whether a plan can correct the entry.
-    pub fn is_correctable(&self) -> bool {
-        !self.is_good && !self.differs.is_empty()
-    }
-
-    /// Whether this differs.
-    pub fn has(&self, difference: &Difference) -> bool {
-        self.differs.contains(difference)
-    }
-}
-
-impl From<&EntryCheck> for Finding {
-    fn from(check: &EntryCheck) -> Self {
-        Self {
-            component: check.report.component,
-            name: check.report.name.clone(),
-            is_good: check.report.verdict == Verdict::Good,
-            differs: check.differences.clone(),
-        }
-    }
 }
 
 /// The differences between the machine and an entry; none if the entry is good.

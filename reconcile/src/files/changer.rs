@@ -10,11 +10,11 @@ use super::accounts::AccountNames;
 use super::calls::{Calls, FaultPoint};
 use super::content::{ContentSource, DesiredContent};
 use super::error::FileError;
-use super::folder::{Folder, FolderError, RootFolder, split_parent};
+use super::folder::{Folder, RootFolder, split_parent};
 use super::inspect::MAX_FOLDER_NAMES;
 use super::plan::{FileSet, PlannedFile, PlannedObject, Removal, RemovalSet, TEMPORARY_PREFIX};
 use super::saved::{SavedFolder, SavedItem};
-use super::spec::{FileObject, FileSpec, ManagedPaths};
+use super::spec::{FileObject, FileSpec};
 use super::state::{
     ContentDepth, PathKind, PathObservation, PathState, observe_child, observe_exact,
 };
@@ -107,59 +107,6 @@ impl FileChanger<'_> {
         match SavedFolder::open(&self.saved_folder)? {
             Some(saved) => Ok(self.restore(&saved, |_| true)),
             None => Ok(ChangeReport::default()),
-        }
-    }
-
-    /// Restores what the run has changed at some paths and below them, with the directories that it
-    /// has created for them. Other paths stay.
-    ///
-    /// # Errors
-    /// The saved states cannot be read.
-    pub fn revert_paths(&self, paths: &[String]) -> Result<ChangeReport, FileError> {
-        let Some(saved) = SavedFolder::open(&self.saved_folder)? else {
-            return Ok(ChangeReport::default());
-        };
-        let mut included = ManagedPaths::default();
-        for path in paths {
-            included.insert(path.clone());
-            included.insert(self.root.real_path(path));
-        }
-        Ok(self.restore(&saved, |path| included.contains(path) || included.covers(path)))
-    }
-
-    /// Removes paths that are still as a run has made them: with this fingerprint, which is that of
-    /// [`FileSpec::fingerprint`]. Other paths stay, and directories that are not empty.
-    ///
-    /// # Errors
-    /// Nothing has changed. Errors of single paths are in the report.
-    pub fn remove_unchanged(&self, paths: &[(&str, &str)]) -> Result<ChangeReport, FileError> {
-        let mut removals = Vec::new();
-        let mut failed = Vec::new();
-        for (path, fingerprint) in paths {
-            match self.has_fingerprint(path, fingerprint) {
-                Ok(true) => {
-                    removals.push(Removal { path: self.root.real_path(path), recursive: false });
-                }
-                Ok(false) => {}
-                Err(error) => failed.push(error),
-            }
-        }
-        let mut report = self.remove(&RemovalSet { run_id: String::new(), removals })?;
-        report.failed.append(&mut failed);
-        Ok(report)
-    }
-
-    /// A path below a link that is not followed belongs to someone else.
-    fn has_fingerprint(&self, path: &str, fingerprint: &str) -> Result<bool, FileError> {
-        let (parent, name) = split_parent(path)
-            .ok_or_else(|| FileError::new("remove", path, "it is the root directory"))?;
-        match self.root.open_folder(parent) {
-            Ok(folder) => {
-                let current = observe_child(&folder, name, ContentDepth::Digest)?;
-                Ok(current.state.kind.fingerprint().as_deref() == Some(fingerprint))
-            }
-            Err(FolderError::Missing | FolderError::Blocked(..)) => Ok(false),
-            Err(FolderError::Failed(error)) => Err(error),
         }
     }
 

@@ -35,7 +35,7 @@ impl FileError {
     }
 
     /// The error of a change of `name` in a folder. Finds out whether the file or the folder is
-    /// immutable, which the kernel does not tell apart from other refusals.
+    /// immutable, which the kernel does not distinguish from other refusals.
     pub(crate) fn from_change(
         action: &'static str,
         folder: &Folder,

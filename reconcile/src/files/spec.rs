@@ -11,9 +11,8 @@ use crate::finding::EntryKey;
 use crate::names::{SYSCTL_FILE, drop_in_path, source_key_path, source_path, unit_file_path};
 
 use super::accounts::AccountNames;
-use super::content::{ContentError, ContentSource, DesiredContent};
+use super::content::{ContentError, DesiredContent};
 use super::digest::ContentDigest;
-use super::folder::split_parent;
 use super::state::{PathKind, PathState};
 
 /// What should be at a path. File entries, units, kernel settings and sources are written through
@@ -115,16 +114,6 @@ impl<'a> FileSpec<'a> {
             Desired::File(state) => Self::from_entry(&entry.name, state).ok(),
             _ => None,
         })
-    }
-
-    /// Identifies what should be at the path: the digest of a file, or the target of a link; `None`
-    /// if nothing should be there, or something whose content does not matter.
-    pub fn fingerprint(&self, source: &dyn ContentSource) -> Option<String> {
-        let digest = match &self.object {
-            FileObject::File { content } => Some(content.digest(source).ok()?),
-            _ => None,
-        };
-        self.kind(digest)?.fingerprint()
     }
 
     pub(crate) fn attributes(&self) -> DesiredAttributes<'_> {
@@ -274,12 +263,6 @@ impl ManagedPaths {
         }
         let below = format!("{path}/");
         self.0.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below))
-    }
-
-    /// Whether the path is below a managed path.
-    pub(crate) fn covers(&self, path: &str) -> bool {
-        let parent = |path: &str| split_parent(path).map(|(parent, _)| parent.to_owned());
-        std::iter::successors(parent(path), |path| parent(path)).any(|path| self.0.contains(&path))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {

@@ -76,17 +76,6 @@ impl PathKind {
         }
     }
 
-    /// Identifies what a run has made: the digest of a file, or the target of a link; `None` for
-    /// what no run makes.
-    pub(crate) fn fingerprint(&self) -> Option<String> {
-        match self {
-            Self::File { digest } => digest.as_ref().map(ToString::to_string),
-            Self::Directory => Some("directory".to_owned()),
-            Self::Symlink { target } => Some(format!("symlink {target}")),
-            Self::Missing | Self::Fifo | Self::Socket | Self::Device => None,
-        }
-    }
-
     pub(crate) fn is_special(&self) -> bool {
         matches!(self, Self::Fifo | Self::Socket | Self::Device)
     }
