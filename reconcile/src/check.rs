@@ -1,6 +1,6 @@
 //! Compares a machine with a document.
 //!
-//! [`check`] changes nothing on the machine. An entry that cannot be checked is bad, with the
+//! [`check_machine`] changes nothing on the machine. An entry that cannot be checked is bad, with the
 //! reason; the other entries are checked all the same.
 //!
 //! | Component | What is compared |
