@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::check::applied_steps;
 use crate::error::StoreError;
-use crate::pool::{Store, connect_pool};
+use crate::pool::{FIRST_CONNECTION_TIMEOUT, Store, connect_pool};
 use crate::session::{
     SessionSettings, TENANT_SETTING, connection_error, open_session, select_texts,
 };
@@ -103,7 +103,7 @@ impl Store {
             // A new session would lose the limit for locks.
             .idle_timeout(None)
             .max_lifetime(None);
-        let db = connect_pool(pool, &self.address, settings).await?;
+        let db = connect_pool(pool, &self.address, settings, FIRST_CONNECTION_TIMEOUT).await?;
         let done = apply_steps(&db, &mut observer, migrator, deadline).await;
         db.close().await?;
         // Releases the lock. An error while closing has no consequences.

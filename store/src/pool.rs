@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenkeel_domain::tenant::TenantId;
+use futures_util::TryFutureExt as _;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, QueryResult, RuntimeErr};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, SqlSafeStr};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::address::{DatabaseAddress, HostAttempt};
 use crate::bounded::{BoundedTransaction, with_timeout};
@@ -21,8 +22,8 @@ use crate::ids;
 use crate::log::LastHeartbeat;
 use crate::pending_begin::{PendingBegin, UnansweredBegins};
 use crate::session::{
-    SessionError, SessionSettings, connect_options, connection_error, open_session, select_texts,
-    timeout_error,
+    SessionError, SessionSettings, await_answers, connect_options, connection_error, open_session,
+    select_texts, timeout_error,
 };
 use crate::shares::{ConnectionShare, ConnectionShares, SharePermit, ShareSizes, ShareUsage};
 use crate::tx::{Actor, FleetTx, ProjectKey, TransactionMode, Tx};
@@ -34,6 +35,8 @@ pub struct StoreOptions {
     pub max_connections: u32,
     /// How long a request waits for a connection before the database counts as unreachable.
     pub acquire_timeout: Duration,
+    /// How long the first connection may take if it takes longer than `acquire_timeout`.
+    pub first_connection_timeout: Duration,
     /// The longest duration of a statement.
     pub statement_timeout: Duration,
     /// The longest duration of a statement that reads a list.
@@ -54,6 +57,7 @@ impl Default for StoreOptions {
         Self {
             max_connections: 20,
             acquire_timeout: Duration::from_secs(3),
+            first_connection_timeout: FIRST_CONNECTION_TIMEOUT,
             statement_timeout: Duration::from_secs(10),
             list_statement_timeout: Duration::from_secs(3),
             lock_timeout: Duration::from_secs(5),
@@ -115,7 +119,7 @@ const IDLE_TEST_AGE: Duration = Duration::from_secs(5);
 
 /// Limit for the first connection of a process. On a busy machine, and while a database starts, it
 /// takes longer than a request may wait.
-const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Limit for the test of a released connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -164,11 +168,13 @@ async fn is_idle(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
 pub(crate) const IS_READ_ONLY: &str =
     "pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean";
 
-/// Opens a pool whose connections have the settings. A restored database assigns no ID twice.
+/// Opens a pool whose connections have the settings. A restored database assigns no ID twice. Makes
+/// no further attempt after `limit`; each attempt of the pool takes at most its own timeout.
 pub(crate) async fn connect_pool(
     pool: PgPoolOptions,
     address: &DatabaseAddress,
     settings: SessionSettings,
+    limit: Duration,
 ) -> Result<DatabaseConnection, StoreError> {
     // The pool drops the reason why it refuses a connection.
     let refusal = Arc::<Mutex<Option<IncompatibleDatabase>>>::default();
@@ -185,7 +191,7 @@ pub(crate) async fn connect_pool(
             ids::protect(connection).await
         })
     });
-    let deadline = Instant::now() + FIRST_CONNECTION_TIMEOUT;
+    let deadline = Instant::now() + limit;
     let mut attempts = address.host_count();
     loop {
         let attempt = address.begin_attempt();
@@ -208,8 +214,14 @@ pub(crate) async fn connect_pool(
         }
         // The pool does not say why, and drops a slow connection at its timeout.
         let mut session = open_session(address, &settings, left).await?;
-        ids::protect(&mut session).await.map_err(connection_error)?;
-        session.close().await.ok();
+        let checking = async move {
+            ids::protect(&mut session).await?;
+            // An error while closing has no consequences.
+            session.close().await.ok();
+            Ok::<_, sqlx::Error>(())
+        };
+        let checking = checking.map_err(connection_error);
+        await_answers(deadline, "check whether the database was restored", checking).await?;
     }
 }
 
@@ -259,11 +271,12 @@ impl Store {
                 }
             });
         let acquire_timeout = options.acquire_timeout;
+        let first_connection_timeout = options.first_connection_timeout;
         let shares = options.shares.map(|sizes| ConnectionShares::new(sizes, acquire_timeout));
         let list_statement_timeout_ms = options.list_statement_timeout.as_millis().to_string();
         let answer_timeout = options.statement_timeout + options.acquire_timeout;
         let store = Self {
-            db: connect_pool(pool, &address, settings.clone()).await?,
+            db: connect_pool(pool, &address, settings.clone(), first_connection_timeout).await?,
             canceller: StatementCanceller::new(address.clone(), settings.clone(), answer_timeout),
             address,
             settings,

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use sea_orm::{DbErr, RuntimeErr};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::address::DatabaseAddress;
 use crate::check::IncompatibleDatabase;
@@ -28,6 +29,9 @@ const NO_TRANSACTION_TIMEOUT: (&str, &str) = (
     "CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL \
      THEN set_config('transaction_timeout', '0', false) END",
 );
+
+/// Limit for closing connections. The answers that it waits for have no consequences.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settings of a session: names, and SQL expressions that set them and return the new values.
 #[derive(Clone, Debug)]
@@ -119,15 +123,47 @@ pub(crate) async fn open_session(
     within: Duration,
 ) -> Result<PgConnection, StoreError> {
     let options = connect_options(address)?;
-    let connecting = async {
-        let mut session = options.connect().await?;
-        settings.apply(&mut session).await?;
-        Ok::<_, SessionError>(session)
-    };
-    match timeout(within, connecting).await {
-        Ok(connected) => Ok(connected?),
-        Err(_) => Err(timeout_error()),
-    }
+    let deadline = Instant::now() + within;
+    let connecting = options.connect().map_err(connection_error);
+    let mut session = await_answers(deadline, "log in to the database", connecting).await?;
+    let applying = settings.apply(&mut session);
+    await_answers(deadline, "apply the settings of a session", applying).await?;
+    Ok(session)
+}
+
+/// Waits for answers of the database until the deadline, because a crashed machine or a cut
+/// connection sends nothing. `action` completes the error "cannot …".
+///
+/// # Errors
+/// As those of the answers; or they do not arrive in time.
+pub(crate) fn await_answers<T, E>(
+    deadline: Instant,
+    action: &str,
+    answers: impl Future<Output = Result<T, E>>,
+) -> impl Future<Output = Result<T, StoreError>>
+where
+    StoreError: From<E>,
+{
+    let begun = Instant::now();
+    timeout_at(deadline, answers).map(move |answered| match answered {
+        Ok(answered) => answered.map_err(StoreError::from),
+        Err(_) => Err(silence_error(action, begun.elapsed())),
+    })
+}
+
+/// The error of an action for which the database has not answered.
+pub(crate) fn silence_error(action: &str, waited: Duration) -> StoreError {
+    let text = format!(
+        "cannot {action}: the database has not answered for {waited:.1?}; check it, and poolers and \
+         firewalls in front of it"
+    );
+    StoreError::Unreachable(DbErr::Conn(RuntimeErr::Internal(text)))
+}
+
+/// Waits until connections are closed, but not for long. An error while closing has no
+/// consequences: the database ends a session whose connection is gone.
+pub(crate) async fn wait_for_close<T>(closing: impl Future<Output = T>) {
+    let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
 /// The options for a new connection.
@@ -163,11 +199,11 @@ pub(crate) async fn keeps_sessions(
         transaction.rollback().await?;
         Ok::<_, sqlx::Error>(before == after)
     };
-    let is_kept = timeout(within, comparing).await;
-    let is_kept = is_kept.map_err(|_| timeout_error())?.map_err(connection_error)?;
+    let comparing = comparing.map_err(connection_error);
+    let deadline = Instant::now() + within;
+    let is_kept = await_answers(deadline, "compare two sessions", comparing).await?;
     for session in [first, second] {
-        // The check is done; an error while closing has no consequences.
-        session.close().await.ok();
+        wait_for_close(session.close()).await;
     }
     Ok(is_kept)
 }

@@ -3,6 +3,7 @@
 
 mod pgbouncer;
 mod proxies;
+mod silence;
 mod tls;
 
 use std::time::{Duration, Instant};

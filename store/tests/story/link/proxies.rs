@@ -1,5 +1,7 @@
 //! Proxies between a store and its Postgres: TCP towards the store, the socket of a Postgres behind.
 
+use std::collections::VecDeque;
+use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{
-    AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, copy_bidirectional, sink,
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, copy_bidirectional, sink,
 };
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -15,6 +17,9 @@ use tokio::task::JoinSet;
 
 /// The code of a request for TLS instead of a startup packet.
 const TLS_REQUEST: i32 = 80_877_103;
+
+/// How many answers each of the next connections gets. A connection without a limit gets all.
+pub type AnswerLimits = Arc<Mutex<VecDeque<usize>>>;
 
 /// A running proxy. It stops when the value is dropped.
 pub struct Proxy {
@@ -72,6 +77,18 @@ impl Proxy {
             forward_answers_after(client, socket.clone(), wait)
         });
         (proxy.await, sender)
+    }
+
+    /// A proxy that withholds the later answers of connections with a limit.
+    pub async fn limiting_answers(direct: &str) -> (Self, AnswerLimits) {
+        let socket = socket_of(direct);
+        let limits = AnswerLimits::default();
+        let next_limits = Arc::clone(&limits);
+        let proxy = Self::start(move |client| {
+            let limit = next_limits.lock().expect("a lock").pop_front();
+            forward_first_answers(client, socket.clone(), limit.unwrap_or(usize::MAX))
+        });
+        (proxy.await, limits)
     }
 
     /// A pooler in transaction mode. A transaction gets the session that was used last, as from
@@ -146,6 +163,25 @@ async fn forward_answers_after<W: Future<Output = Option<()>>>(
             wait().await?;
             sent.write_all(&answer[..count]).await.ok()?;
         }
+    };
+    tokio::select! {
+        ended = forward_answers => ended,
+        ended = copy(&mut received, &mut requests) => ended.ok().map(drop),
+    }
+}
+
+/// Forwards this number of answers of the database. The first one is that to the login.
+async fn forward_first_answers(mut client: TcpStream, socket: PathBuf, limit: usize) -> Option<()> {
+    let startup = read_startup(&mut client).await?;
+    let mut database = UnixStream::connect(socket).await.ok()?;
+    database.write_all(&startup).await.ok()?;
+    let (mut answers, mut requests) = database.split();
+    let (mut received, mut sent) = client.split();
+    let forward_answers = async {
+        for _ in 0..limit {
+            forward_answer(&mut answers, &mut sent).await?;
+        }
+        pending::<Option<()>>().await
     };
     tokio::select! {
         ended = forward_answers => ended,
@@ -231,7 +267,7 @@ async fn pool_transactions(mut client: TcpStream, pooler: Pooler) -> Option<()> 
 /// Forwards messages until the database is ready for the next request, and returns the state of the
 /// transaction.
 async fn forward_answer(
-    session: &mut UnixStream,
+    session: &mut (impl AsyncRead + Unpin),
     client: &mut (impl AsyncWrite + Unpin),
 ) -> Option<u8> {
     loop {
