@@ -4,20 +4,22 @@
 //! the others continue, and is retried until the migration times out.
 
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenkeel_migrations::{LOCK_TIMEOUT, Migrator};
+use futures_util::TryFutureExt as _;
 use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTraitSelf;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection as _, PgConnection};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::check::applied_steps;
 use crate::error::StoreError;
 use crate::pool::{FIRST_CONNECTION_TIMEOUT, Store, connect_pool};
 use crate::session::{
-    SessionSettings, TENANT_SETTING, connection_error, open_session, select_texts,
+    SessionSettings, TENANT_SETTING, await_answers, connection_error, open_session, select_texts,
+    silence_error, wait_for_close,
 };
 use crate::tx::query_one;
 
@@ -53,6 +55,25 @@ const MIGRATION_LOCK: i64 = 7030;
 
 /// Name of the connections of a migration in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "evenkeeld migrate";
+
+/// The connection that holds the lock of the migration, and checks for what the other one waits.
+#[derive(Debug)]
+struct MigrationObserver {
+    session: PgConnection,
+    /// How long to wait for the answer to a short statement.
+    answer_timeout: Duration,
+}
+
+impl MigrationObserver {
+    async fn select(
+        &mut self,
+        action: &str,
+        expressions: Vec<String>,
+    ) -> Result<Vec<Option<String>>, StoreError> {
+        let selecting = select_texts(&mut self.session, expressions).map_err(connection_error);
+        await_answers(Instant::now() + self.answer_timeout, action, selecting).await
+    }
+}
 
 impl Store {
     /// Migrates the schema to the current version, and waits for locks for as long as a command does
@@ -94,7 +115,8 @@ impl Store {
             ("application_name", APPLICATION_NAME),
             (TENANT_SETTING, "*"),
         ]);
-        let mut observer = open_session(&self.address, &settings, CONNECT_TIMEOUT).await?;
+        let session = open_session(&self.address, &settings, CONNECT_TIMEOUT).await?;
+        let mut observer = MigrationObserver { session, answer_timeout: self.answer_timeout };
         lock_migration(&mut observer, limit).await?;
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -105,9 +127,9 @@ impl Store {
             .max_lifetime(None);
         let db = connect_pool(pool, &self.address, settings, FIRST_CONNECTION_TIMEOUT).await?;
         let done = apply_steps(&db, &mut observer, migrator, deadline).await;
-        db.close().await?;
-        // Releases the lock. An error while closing has no consequences.
-        observer.close().await.ok();
+        wait_for_close(db.close()).await;
+        // Releases the lock.
+        wait_for_close(observer.session.close()).await;
         done
     }
 
@@ -138,12 +160,15 @@ impl Store {
 
 /// Takes the lock of the migration. Waits for a migration of another process with short statements: the creation of an index
 /// waits for every statement that is older, so a statement that waits for the migration would never end.
-async fn lock_migration(observer: &mut PgConnection, limit: Duration) -> Result<(), StoreError> {
+async fn lock_migration(
+    observer: &mut MigrationObserver,
+    limit: Duration,
+) -> Result<(), StoreError> {
     let attempt = vec![format!("pg_try_advisory_lock({MIGRATION_LOCK})::text")];
     let deadline = Instant::now() + limit;
     let mut waits = false;
     loop {
-        let is_free = select_texts(observer, attempt.clone()).await.map_err(connection_error)?;
+        let is_free = observer.select("take the lock of the migration", attempt.clone()).await?;
         if is_free.iter().flatten().any(|is_free| is_free == "true") {
             return Ok(());
         }
@@ -162,21 +187,26 @@ async fn lock_migration(observer: &mut PgConnection, limit: Duration) -> Result<
 /// Applies the missing steps, one after the other.
 async fn apply_steps(
     db: &DatabaseConnection,
-    observer: &mut PgConnection,
+    observer: &mut MigrationObserver,
     migrator: &Migrator,
     deadline: Instant,
 ) -> Result<(), StoreError> {
     loop {
-        let pending = migrator.get_pending_migrations(db).await?;
-        let Some(step) = pending.first().map(|step| step.name().to_owned()) else {
-            return Ok(());
-        };
         let remaining = deadline.saturating_duration_since(Instant::now());
         // For what delays no others: the creation of an index waits for old transactions to end.
         let limit = format!("SET lock_timeout = {}", remaining.as_millis().max(1));
-        db.execute_unprepared(&limit).await?;
-        let pid = query_one(db, "SELECT pg_backend_pid()", []).await?;
+        let limiting = async {
+            db.execute_unprepared(&limit).await?;
+            query_one(db, "SELECT pg_backend_pid()", []).await
+        };
+        let answer_deadline = Instant::now() + observer.answer_timeout;
+        let pid = await_answers(answer_deadline, "limit the waits for locks", limiting).await?;
         let pid: i32 = pid.map_or(Ok(0), |row| row.try_get_by_index(0))?;
+        let search = ("the search for missing steps", pid);
+        let pending = log_waits(migrator.get_pending_migrations(db), observer, search).await??;
+        let Some(step) = pending.first().map(|step| step.name().to_owned()) else {
+            return Ok(());
+        };
         let applied = log_waits(migrator.up(db, Some(1)), observer, (&step, pid)).await?;
         match applied.map_err(StoreError::from) {
             Ok(()) => {}
@@ -198,26 +228,46 @@ async fn apply_steps(
 /// Awaits a step and logs which locks it waits for, and who holds them.
 ///
 /// # Errors
-/// The connection that holds the lock of the migration is lost.
+/// The connection of the observer is lost, or does not answer. Or the database has answered the other
+/// connection, or has ended its session, and the answer does not arrive.
 async fn log_waits<T>(
     applying: impl Future<Output = T>,
-    observer: &mut PgConnection,
+    observer: &mut MigrationObserver,
     (step, pid): (&str, i32),
 ) -> Result<T, StoreError> {
     let mut applying = pin!(applying);
+    let answer_timeout = observer.answer_timeout;
     let mut last = None;
+    let mut unanswered_since: Option<Instant> = None;
     loop {
         tokio::select! {
             applied = &mut applying => return Ok(applied),
             () = sleep(WAIT_CHECK_INTERVAL) => {}
         }
-        let wait = select_texts(observer, vec![lock_wait(pid)]).await.map_err(connection_error)?;
-        let wait = wait.into_iter().flatten().next();
+        let state = vec![lock_wait(pid), has_answered(pid, answer_timeout)];
+        let state = observer.select("check what the migration waits for", state).await?;
+        let mut state = state.into_iter();
+        let (wait, has_answered) = (state.next().flatten(), state.next().flatten());
+        if has_answered.as_deref() != Some("true") {
+            unanswered_since = None;
+        } else if unanswered_since.get_or_insert_with(Instant::now).elapsed() >= answer_timeout {
+            return Err(silence_error(&format!("complete {step}"), answer_timeout));
+        }
         if let Some(wait) = wait.as_ref().filter(|wait| last.as_ref() != Some(*wait)) {
             tracing::info!(step, "waiting for {wait}");
         }
         last = wait;
     }
+}
+
+/// SQL: whether a session has ended, or has waited for the next statement for this long.
+fn has_answered(pid: i32, period: Duration) -> String {
+    format!(
+        "(NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = {pid} \
+          AND (a.state IS NULL OR a.state NOT LIKE 'idle%' \
+          OR clock_timestamp() - a.state_change < interval '{} milliseconds')))::text",
+        period.as_millis()
+    )
 }
 
 /// SQL: the lock that a session waits for and the sessions that hold it; null if it does not wait.
