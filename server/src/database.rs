@@ -166,12 +166,17 @@ impl Database {
 
     /// Closes all connections, then stops the private Postgres, which ends the remaining sessions.
     pub(crate) async fn close(self) {
-        if timeout(CLOSE_TIMEOUT, self.store.close()).await.is_err() {
-            tracing::warn!(timeout = ?CLOSE_TIMEOUT, "some transactions are still open, not waiting for them");
-        }
+        close_store(&self.store).await;
         if let Some(postgres) = self.private {
             postgres.stop().await;
         }
+    }
+}
+
+/// Closes all connections, and waits only for a limited time for open transactions.
+async fn close_store(store: &Store) {
+    if timeout(CLOSE_TIMEOUT, store.close()).await.is_err() {
+        tracing::warn!(timeout = ?CLOSE_TIMEOUT, "some transactions are still open, not waiting for them");
     }
 }
 
@@ -193,7 +198,7 @@ async fn migrate_as_owner(
     let store = Store::connect(url, options).await;
     let store = store.context("cannot connect to the database of database.migration_url")?;
     let migrated = migrate_if_older(&store, &role, limit).await;
-    store.close().await;
+    close_store(&store).await;
     migrated
 }
 

@@ -10,7 +10,9 @@ use tokio::time::timeout;
 
 use crate::address::DatabaseAddress;
 use crate::error::StoreError;
-use crate::session::{SessionSettings, connection_error, open_session, timeout_error};
+use crate::session::{
+    SessionSettings, connection_error, open_session, timeout_error, wait_for_close,
+};
 
 /// The process of another database server may have the same id, after a failover.
 const CANCEL_SQL: &str = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
@@ -81,8 +83,7 @@ impl StatementCanceller {
     /// Closes the connection.
     pub(crate) async fn close(&self) {
         if let Some(session) = self.0.session.lock().await.take() {
-            // An error while closing has no consequences.
-            session.close().await.ok();
+            wait_for_close(session.close()).await;
         }
     }
 }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use sea_orm::ConnectionTrait;
+use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::pool::Store;
+use crate::session::await_answers;
 
 /// The advisory lock of the session that grants privileges, because Postgres refuses concurrent changes of them.
 const GRANT_LOCK: i64 = 7033;
@@ -81,6 +83,9 @@ impl Store {
              PERFORM pg_advisory_xact_lock({GRANT_LOCK}); {} END $grants$",
             statements.concat()
         );
-        Ok(self.db.execute_unprepared(&sql).await.map(drop)?)
+        let granting = self.db.execute_unprepared(&sql);
+        let deadline = Instant::now() + self.answer_timeout;
+        let granted = await_answers(deadline, "grant the privileges of the service", granting);
+        granted.await.map(drop)
     }
 }
