@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::outage::Outage;
 
 /// The interval of passes. An idle pass is one short statement.
-const SEAL_INTERVAL: Duration = Duration::from_secs(1);
+const SEAL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Seals changes of all projects, each within about two seconds after its commit. Several replicas may run passes at the
-/// same time.
+/// Seals changes of all projects, each within about ten seconds after its commit, unless a writer of the change log stays
+/// open for longer. Several replicas may run passes at the same time.
 #[derive(Debug)]
 pub struct ChangeSealing {
     sealer: ChangeSealer,
@@ -58,6 +58,9 @@ impl ChangeSealing {
             // A failed pass does not end the task: the next pass retries.
             let result = self.pass().await;
             outage.note_pass("change seals", &result);
+            if result.is_ok_and(|pass| pass.has_more) {
+                ticks.reset_immediately();
+            }
         }
     }
 

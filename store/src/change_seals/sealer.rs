@@ -51,6 +51,8 @@ pub struct SealingPass {
     pub seals: u64,
     /// The age of the oldest change that is not sealed; zero if there is none.
     pub oldest_unsealed: Duration,
+    /// Whether the pass ended at its maximum number of transactions.
+    pub has_more: bool,
 }
 
 /// The result of a transaction.
@@ -89,19 +91,31 @@ impl ChangeSealer {
             return Ok(pass);
         }
         let last = CompleteNumbers { up_to: numbers.last, server: numbers.server };
-        if let Some(complete) = self.find_complete(last).await? {
-            for _ in 0..MAX_BATCHES_PER_PASS {
-                let Some(batch) = self.seal_batch(complete).await? else {
-                    break;
-                };
-                pass.changes += batch.changes;
-                pass.seals += batch.seals;
-                if batch.sealed_to >= complete.up_to {
-                    break;
-                }
+        let complete = self.find_complete(last).await?;
+        if let Some(complete) = complete {
+            pass = self.seal_batches(complete).await?;
+        }
+        // If all changes up to the last one are sealed, the others are younger than the pass.
+        if pass.has_more || complete.is_none_or(|complete| complete.up_to < last.up_to) {
+            pass.oldest_unsealed = self.read_oldest_unsealed().await?;
+        }
+        Ok(pass)
+    }
+
+    /// Seals changes of complete numbers, until all are sealed or for a limited number of batches.
+    async fn seal_batches(&self, complete: CompleteNumbers) -> Result<SealingPass, StoreError> {
+        let mut pass = SealingPass::default();
+        for _ in 0..MAX_BATCHES_PER_PASS {
+            let Some(batch) = self.seal_batch(complete).await? else {
+                return Ok(pass);
+            };
+            pass.changes += batch.changes;
+            pass.seals += batch.seals;
+            if batch.sealed_to >= complete.up_to {
+                return Ok(pass);
             }
         }
-        pass.oldest_unsealed = self.read_oldest_unsealed().await?;
+        pass.has_more = true;
         Ok(pass)
     }
 
@@ -110,7 +124,12 @@ impl ChangeSealer {
         &mut self,
         last: CompleteNumbers,
     ) -> Result<Option<CompleteNumbers>, StoreError> {
-        let writers = list_writers(&self.store).await?;
+        let (writers, server) = list_writers(&self.store).await?;
+        if server != last.server {
+            // The writers of another server, such as a standby, prove nothing.
+            self.waiting = None;
+            return Ok(None);
+        }
         if writers.is_empty() {
             self.waiting = None;
             return Ok(Some(last));

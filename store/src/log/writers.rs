@@ -38,16 +38,16 @@ pub(crate) async fn read_numbers(store: &Store) -> Result<NumberRange, StoreErro
 }
 
 /// The ids of the transactions that have written the log and have not ended, with those of their
-/// subtransactions. Unlike the virtual transaction, the id stays the same when a transaction is
-/// prepared and when the database recovers from a crash.
-pub(crate) async fn list_writers(store: &Store) -> Result<BTreeSet<String>, StoreError> {
+/// subtransactions, and when the database server was started. Unlike the virtual transaction, the id
+/// stays the same when a transaction is prepared and when the database recovers from a crash.
+pub(crate) async fn list_writers(store: &Store) -> Result<(BTreeSet<String>, Time), StoreError> {
     let sql = format!(
         "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks) \
-         SELECT coalesce(string_agg(x.transactionid::text, ' '), '') FROM locks w \
+         SELECT coalesce(string_agg(x.transactionid::text, ' '), ''), pg_postmaster_start_time() FROM locks w \
          JOIN locks x ON x.virtualtransaction = w.virtualtransaction \
          AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' WHERE {WRITER_LOCK}"
     );
     let row = store.query_alone(AssertSqlSafe(sql)).await?;
     let writers: String = row.try_get_by_index(0)?;
-    Ok(writers.split_whitespace().map(str::to_owned).collect())
+    Ok((writers.split_whitespace().map(str::to_owned).collect(), row.try_get_by_index(1)?))
 }
