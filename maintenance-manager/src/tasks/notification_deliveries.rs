@@ -24,6 +24,10 @@ use crate::settings::{NotificationSettings, SmtpSettings};
 /// The interval at which due targets are claimed. A claim is one statement.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The number of intervals between two checks whether notifications are used at all. Without a target
+/// there is nothing to claim.
+const CLAIMS_PER_USE_CHECK: u32 = 5;
+
 /// The number of claims between two passes that look for stopped assignments and new security updates,
 /// and that end and remove old deliveries.
 const CLAIMS_PER_MAINTENANCE: u32 = 30;
@@ -101,7 +105,7 @@ impl NotificationDeliveries {
         let mut ticks = tokio::time::interval(CLAIM_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut running = JoinSet::new();
-        let mut claims = 0_u32;
+        let (mut claims, mut is_used) = (0_u32, false);
         loop {
             tokio::select! {
                 () = stopping.cancelled() => break,
@@ -111,10 +115,19 @@ impl NotificationDeliveries {
                 }
                 _ = ticks.tick() => {}
             }
-            if claims.is_multiple_of(CLAIMS_PER_MAINTENANCE) {
+            let claim_number = claims;
+            claims = claims.wrapping_add(1);
+            if claim_number.is_multiple_of(CLAIMS_PER_USE_CHECK) {
+                let checked = self.check_use().await;
+                self.outage.note_pass("notifications", &checked);
+                is_used = checked.unwrap_or(is_used);
+            }
+            if !is_used {
+                continue;
+            }
+            if claim_number.is_multiple_of(CLAIMS_PER_MAINTENANCE) {
                 self.outage.note_pass("notification queues", &self.maintain().await);
             }
-            claims = claims.wrapping_add(1);
             let free = MAX_CONCURRENT_TARGETS.saturating_sub(running.len());
             let claimed = self.claim(free).await;
             self.outage.note_pass("notifications", &claimed);
@@ -176,6 +189,13 @@ impl NotificationDeliveries {
             Ok(result) => self.outage.note_pass("notifications", &result),
             Err(error) => tracing::error!(%error, "the delivery of notifications failed"),
         }
+    }
+
+    async fn check_use(&self) -> Result<bool, StoreError> {
+        let tx = self.store.fleet().await?;
+        let is_used = queue::is_used(&tx).await?;
+        tx.rollback().await?;
+        Ok(is_used)
     }
 
     async fn claim(&self, limit: usize) -> Result<Vec<ClaimedTarget>, StoreError> {

@@ -61,6 +61,17 @@ pub struct PendingDelivery {
     pub failures: u32,
 }
 
+/// Whether a project has a target, or a node has new security updates that are not queued. Otherwise
+/// no notification can be due.
+pub async fn is_used(tx: &FleetTx) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT FROM notification_targets) \
+               OR EXISTS (SELECT FROM notified_security_updates WHERE NOT is_queued)";
+    match query_one(tx.conn(), sql, []).await? {
+        Some(row) => Ok(row.try_get_by_index(0)?),
+        None => Ok(false),
+    }
+}
+
 /// Claims at most `limit` enabled targets with a delivery that is due. Safe on several replicas at
 /// once: no target is claimed twice before its lease ends.
 pub async fn claim(
