@@ -199,6 +199,8 @@ struct LogState {
     server: Time,
     /// Whether the row of the position exists.
     has_anchor: bool,
+    /// Whether any transaction is open, also in another database.
+    is_any_open: bool,
 }
 
 impl LogReader {
@@ -352,7 +354,8 @@ async fn pass(
     (after, max_changes, barrier): (Position, u32, u64),
 ) -> Result<Option<(LogState, Vec<LoggedChange>)>, StoreError> {
     if let Some(settled) = settled {
-        let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_postmaster_start_time()";
+        let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_postmaster_start_time(), \
+                   pg_snapshot_xmin(pg_current_snapshot()) < pg_snapshot_xmax(pg_current_snapshot())";
         if let Some(row) = line.rows(query(sql)).await?.first() {
             let now = CaughtUp {
                 xmax: row.try_get_by_index::<i64>(0)?.cast_unsigned(),
@@ -361,13 +364,32 @@ async fn pass(
             if now == settled {
                 return Ok(None);
             }
+            let is_any_open: bool = row.try_get_by_index(2)?;
+            if !is_any_open {
+                let read = read_below(line, (after, max_changes), IgnoredTransactions::default());
+                let read = read.await?;
+                // Nothing has begun since, so there is nothing to ignore.
+                if !read.0.is_any_open {
+                    return Ok(Some(read));
+                }
+            }
         }
     }
     read_log(line, after, max_changes, barrier).await.map(Some)
 }
 
-/// The state of the log and the changes after a position. One statement finds both the limit and
-/// the changes, so every transaction that had ended by then is visible.
+/// Open transactions for which a pass does not wait.
+#[derive(Default)]
+struct IgnoredTransactions {
+    /// See [`limit::foreign_transactions`].
+    elsewhere: Vec<i64>,
+    /// Below it, only the writers of the log are waited for; 0 while it is not used.
+    barrier: u64,
+    /// See [`barrier::log_writers`].
+    writers: Vec<i64>,
+}
+
+/// The state of the log and the changes after a position.
 async fn read_log(
     line: &mut LogConnection,
     after: Position,
@@ -376,14 +398,27 @@ async fn read_log(
 ) -> Result<(LogState, Vec<LoggedChange>), StoreError> {
     let elsewhere = limit::foreign_transactions(line).await?;
     let writers = if barrier > 0 { barrier::log_writers(line).await? } else { Vec::new() };
+    let ignored = IgnoredTransactions { elsewhere, barrier, writers };
+    read_below(line, (after, max_changes), ignored).await
+}
+
+/// The state of the log and the changes after a position, below the open transactions that are not
+/// ignored. One statement finds both the limit and the changes, so every transaction that had ended
+/// by then is visible.
+async fn read_below(
+    line: &mut LogConnection,
+    (after, max_changes): (Position, u32),
+    ignored: IgnoredTransactions,
+) -> Result<(LogState, Vec<LoggedChange>), StoreError> {
     // LIMIT is no parameter: a cached generic plan would assume a tenth of the log.
     let sql = format!(
         "SELECT p.xmax::text::bigint, p.least::text::bigint, s.epoch, s.floor_xid::text::bigint, s.floor_seq, \
          n.last_value, pg_postmaster_start_time(), \
          EXISTS (SELECT FROM change_log a WHERE a.xid = $1::bigint::text::xid8 AND a.seq = $2), \
          l.xid::text::bigint, l.seq, l.tenant_id, l.kind, l.id, l.operation, l.scope_level, l.scope_id, \
-         p.oldest::text::bigint, (SELECT h.number FROM log_heartbeat h WHERE h.is_single_row), l.is_by_user \
-         FROM (SELECT v.xmax, coalesce(o.least, v.xmax) AS least, coalesce(o.oldest, v.xmax) AS oldest \
+         p.oldest::text::bigint, (SELECT h.number FROM log_heartbeat h WHERE h.is_single_row), l.is_by_user, \
+         p.is_any_open \
+         FROM (SELECT v.xmax, pg_snapshot_xmin(v.seen) < v.xmax AS is_any_open, coalesce(o.least, v.xmax) AS least, coalesce(o.oldest, v.xmax) AS oldest \
          FROM (SELECT seen, pg_snapshot_xmax(seen) AS xmax FROM pg_current_snapshot() seen) v \
          CROSS JOIN LATERAL (SELECT min(t.xid::text::bigint)::text::xid8 AS oldest, min(t.xid::text::bigint) \
          FILTER (WHERE t.xid::text::bigint >= $4 OR t.xid::text::bigint & 4294967295 = ANY ($5::bigint[]))::text::xid8 AS least \
@@ -398,9 +433,9 @@ async fn read_log(
     let statement = query(AssertSqlSafe(sql))
         .bind(after.xid.cast_signed())
         .bind(after.seq)
-        .bind(elsewhere)
-        .bind(barrier.cast_signed())
-        .bind(writers);
+        .bind(ignored.elsewhere)
+        .bind(ignored.barrier.cast_signed())
+        .bind(ignored.writers);
     let rows = line.rows(statement).await?;
     let first =
         rows.first().ok_or(StoreError::Corrupt { table: "log_state", row: 0, column: "epoch" })?;
@@ -421,6 +456,7 @@ fn state_from_row(row: &QueryResult) -> Result<LogState, StoreError> {
         has_anchor: row.try_get_by_index(7)?,
         oldest: number(16)?,
         heartbeat: row.try_get_by_index(17)?,
+        is_any_open: row.try_get_by_index(19)?,
     })
 }
 
