@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_kit::{Lifecycle, chain, tick};
 use evenkeel_store::fleet_counts::{
-    self, FleetCounts, HOST_STATUSES, HOSTS_PER_STATEMENT, PublishedCounts,
+    self, CountLimits, FleetCounts, HOST_STATUSES, PublishedCounts,
 };
 use evenkeel_store::{Lease, Store, StoreError};
 use tokio::time::Instant;
@@ -95,7 +95,7 @@ impl FleetMetrics {
             return Ok(());
         };
         let began_at = Instant::now();
-        let counts = fleet_counts::read(&lease, HOSTS_PER_STATEMENT).await?;
+        let counts = fleet_counts::read(&lease, CountLimits::default()).await?;
         let published = PublishedCounts { counts, took: began_at.elapsed() };
         // The notification is written during the commit, so no reader of the change log waits for it.
         fleet_counts::publish_counts(&lease, &published).await?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use evenkeel_kit::{Clock, SystemClock};
-use evenkeel_store::fleet_counts::{self, FleetCounts, HOSTS_PER_STATEMENT};
+use evenkeel_store::fleet_counts::{self, CountLimits, FleetCounts};
 use evenkeel_store::{Store, diagnosis, newest_schema_step};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -169,7 +169,7 @@ async fn describe_database(config: &Config, data_dir: &Path) -> anyhow::Result<S
 
 async fn count_fleet(store: &Store) -> anyhow::Result<FleetCounts> {
     let tx = store.fleet().await?;
-    Ok(fleet_counts::read(&tx, HOSTS_PER_STATEMENT).await?)
+    Ok(fleet_counts::read(&tx, CountLimits::default()).await?)
 }
 
 async fn describe_store(store: &Store) -> anyhow::Result<Value> {

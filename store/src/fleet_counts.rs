@@ -5,24 +5,38 @@
 mod exchange;
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use chrono::TimeDelta;
 use evenkeel_domain::instance::InstanceState;
 use evenkeel_domain::status::Indication;
-use sea_orm::Value;
+use sea_orm::{QueryResult, Value};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::limit_usage::FAILED_RUNS_SQL;
 use crate::nodes::NO_CONNECTION_STATUS;
-use crate::tx::{FleetTx, query_all, query_one};
+use crate::tx::{FleetTx, execute, query_all, query_one};
 
 pub use exchange::{FleetCountsListener, PublishedCounts, listen_for_counts, publish_counts};
 
-/// The number of hosts that one statement counts: some tenths of a second. Short statements do not
-/// prevent the removal of old row versions.
-pub const HOSTS_PER_STATEMENT: u32 = 10_000;
+/// How many hosts one statement counts: for some tenths of a second. Short statements do not prevent
+/// the removal of old row versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountLimits {
+    /// A fleet of at most so many hosts is counted by one statement, which reads whole tables: that
+    /// takes a third of the time of lookups.
+    pub hosts_at_once: u32,
+    /// A larger fleet is counted by lookups in pages of so many hosts.
+    pub hosts_per_page: u32,
+}
+
+impl Default for CountLimits {
+    fn default() -> Self {
+        Self { hosts_at_once: 100_000, hosts_per_page: 10_000 }
+    }
+}
 
 /// Age of the ended runs that are counted.
 pub const ENDED_RUNS_PERIOD: TimeDelta = TimeDelta::hours(1);
@@ -70,38 +84,70 @@ pub struct NodeCounts {
     pub security_updates: u64,
 }
 
-/// Counts a page of hosts after a host, with their nodes: at most three index lookups for each.
-/// `OFFSET 0` keeps the planner from joining whole tables.
-const HOSTS_SQL: &str = "WITH page AS MATERIALIZED ( \
-    SELECT h.tenant_id, h.id, h.current_state, h.status, h.status_indication FROM hosts h \
-    WHERE (h.tenant_id, h.id) > ($1, $2) ORDER BY h.tenant_id, h.id LIMIT $3), \
-    counted AS (SELECT coalesce(n.provisioned, FALSE) AS is_node, \
-    n.os_update_available <> '' AS has_updates, n.security_updates, n.reboot_required, \
-    CASE WHEN 'untrusted' IN (p.current_state, i.current_state) THEN 'untrusted' \
-    WHEN $4 IN (p.status, n.status) THEN 'silent' \
-    WHEN $5 IN (p.status_indication, n.status_indication, n.update_status_indication) THEN 'error' \
-    WHEN n.update_status_indication = $6 THEN 'updating' \
-    WHEN i.current_state = $7 THEN 'running' ELSE 'other' END AS host_status \
-    FROM page p \
-    LEFT JOIN LATERAL (SELECT i.id, i.current_state FROM instances i \
-    WHERE i.tenant_id = p.tenant_id AND i.host_id = p.id OFFSET 0) i ON TRUE \
-    LEFT JOIN LATERAL (SELECT n.provisioned, n.status, n.status_indication, n.update_status_indication, \
-    n.os_update_available, n.security_updates, n.reboot_required FROM node_states n \
-    WHERE n.tenant_id = p.tenant_id AND n.instance_id = i.id OFFSET 0) n ON TRUE \
-    WHERE NOT EXISTS (SELECT FROM projects o WHERE o.tenant_id = p.tenant_id AND o.removed_at IS NOT NULL)) \
-    SELECT count(*) FILTER (WHERE is_node), count(*) FILTER (WHERE is_node AND has_updates), \
-    count(*) FILTER (WHERE is_node AND security_updates > 0), \
-    count(*) FILTER (WHERE is_node AND reboot_required), \
-    coalesce(sum(security_updates) FILTER (WHERE is_node), 0)::bigint, \
-    count(*) FILTER (WHERE host_status = 'untrusted'), count(*) FILTER (WHERE host_status = 'silent'), \
-    count(*) FILTER (WHERE host_status = 'error'), count(*) FILTER (WHERE host_status = 'updating'), \
-    count(*) FILTER (WHERE host_status = 'running'), count(*) FILTER (WHERE host_status = 'other'), \
-    (SELECT count(*) FROM page), \
-    (SELECT tenant_id FROM page ORDER BY tenant_id DESC, id DESC LIMIT 1), \
-    (SELECT id FROM page ORDER BY tenant_id DESC, id DESC LIMIT 1) \
-    FROM counted";
+/// The counts of hosts `p` with their nodes. `hosts` are hosts `p` joined with instances `i` and node
+/// states `n`. Parameters: the status of a silent host, the indications of an error and of progress,
+/// and the state of a running instance.
+fn counts_sql(hosts: &str) -> String {
+    format!(
+        "counted AS (SELECT coalesce(n.provisioned, FALSE) AS is_node, \
+         n.os_update_available <> '' AS has_updates, n.security_updates, n.reboot_required, \
+         CASE WHEN 'untrusted' IN (p.current_state, i.current_state) THEN 'untrusted' \
+         WHEN $1 IN (p.status, n.status) THEN 'silent' \
+         WHEN $2 IN (p.status_indication, n.status_indication, n.update_status_indication) THEN 'error' \
+         WHEN n.update_status_indication = $3 THEN 'updating' \
+         WHEN i.current_state = $4 THEN 'running' ELSE 'other' END AS host_status FROM {hosts} \
+         WHERE NOT EXISTS (SELECT FROM projects o WHERE o.tenant_id = p.tenant_id AND o.removed_at IS NOT NULL)) \
+         SELECT count(*) FILTER (WHERE is_node), count(*) FILTER (WHERE is_node AND has_updates), \
+         count(*) FILTER (WHERE is_node AND security_updates > 0), \
+         count(*) FILTER (WHERE is_node AND reboot_required), \
+         coalesce(sum(security_updates) FILTER (WHERE is_node), 0)::bigint, \
+         count(*) FILTER (WHERE host_status = 'untrusted'), count(*) FILTER (WHERE host_status = 'silent'), \
+         count(*) FILTER (WHERE host_status = 'error'), count(*) FILTER (WHERE host_status = 'updating'), \
+         count(*) FILTER (WHERE host_status = 'running'), count(*) FILTER (WHERE host_status = 'other')"
+    )
+}
 
-/// Column of the first status of [`HOST_STATUSES`] in [`HOSTS_SQL`].
+/// Counts all hosts. The planner joins whole tables.
+static ALL_HOSTS_SQL: LazyLock<String> = LazyLock::new(|| {
+    let counts = counts_sql(
+        "hosts p LEFT JOIN instances i ON i.tenant_id = p.tenant_id AND i.host_id = p.id \
+         LEFT JOIN node_states n ON n.tenant_id = p.tenant_id AND n.instance_id = i.id",
+    );
+    format!("WITH {counts} FROM counted")
+});
+
+/// Counts a page of hosts after a host, with their nodes: at most three index lookups for each.
+/// `OFFSET 0` keeps the planner from joining whole tables. Further parameters: the project and the id
+/// of the host, and the length of the page.
+static PAGE_OF_HOSTS_SQL: LazyLock<String> = LazyLock::new(|| {
+    let counts = counts_sql(
+        "page p LEFT JOIN LATERAL (SELECT i.id, i.current_state FROM instances i \
+         WHERE i.tenant_id = p.tenant_id AND i.host_id = p.id OFFSET 0) i ON TRUE \
+         LEFT JOIN LATERAL (SELECT n.provisioned, n.status, n.status_indication, n.update_status_indication, \
+         n.os_update_available, n.security_updates, n.reboot_required FROM node_states n \
+         WHERE n.tenant_id = p.tenant_id AND n.instance_id = i.id OFFSET 0) n ON TRUE",
+    );
+    format!(
+        "WITH page AS MATERIALIZED ( \
+         SELECT h.tenant_id, h.id, h.current_state, h.status, h.status_indication FROM hosts h \
+         WHERE (h.tenant_id, h.id) > ($5, $6) ORDER BY h.tenant_id, h.id LIMIT $7), {counts}, \
+         (SELECT count(*) FROM page), \
+         (SELECT tenant_id FROM page ORDER BY tenant_id DESC, id DESC LIMIT 1), \
+         (SELECT id FROM page ORDER BY tenant_id DESC, id DESC LIMIT 1) FROM counted"
+    )
+});
+
+/// Parameters of [`counts_sql`].
+fn status_values() -> [Value; 4] {
+    [
+        NO_CONNECTION_STATUS.into(),
+        Indication::Error.name().into(),
+        Indication::InProgress.name().into(),
+        InstanceState::Running.name().into(),
+    ]
+}
+
+/// Column of the first status of [`HOST_STATUSES`] in [`counts_sql`].
 const FIRST_STATUS_COLUMN: usize = 5;
 
 /// Open runs by state. An instance has at most one.
@@ -125,12 +171,11 @@ const EXPIRING_SQL: &str = "SELECT 'join_token', count(*) FROM join_tokens t \
 
 /// Counts the fleet. Reads each host, instance and node once, in short statements, and otherwise
 /// only open runs, runs that ended recently, and assignments with a limit of failures. The
-/// transaction must not be a snapshot. `hosts_per_statement` is [`HOSTS_PER_STATEMENT`] except in
-/// tests.
-pub async fn read(tx: &FleetTx, hosts_per_statement: u32) -> Result<FleetCounts, StoreError> {
+/// transaction must not be a snapshot.
+pub async fn read(tx: &FleetTx, limits: CountLimits) -> Result<FleetCounts, StoreError> {
     let now = tx.database_time();
     let mut counts = FleetCounts::default();
-    count_hosts(tx, hosts_per_statement, &mut counts).await?;
+    count_hosts(tx, limits, &mut counts).await?;
     let projects = "SELECT count(*) FROM projects WHERE removed_at IS NULL";
     counts.projects = count(tx, projects).await?;
     counts.open_runs = count_by_name(tx, OPEN_RUNS_SQL, Vec::new()).await?;
@@ -150,43 +195,68 @@ pub async fn read(tx: &FleetTx, hosts_per_statement: u32) -> Result<FleetCounts,
     Ok(counts)
 }
 
+/// Counts the hosts of a small fleet at once, and those of a large one in pages.
 async fn count_hosts(
     tx: &FleetTx,
-    hosts_per_statement: u32,
+    limits: CountLimits,
     counts: &mut FleetCounts,
 ) -> Result<(), StoreError> {
-    let limit = i64::from(hosts_per_statement);
+    let hosts = "SELECT coalesce(sum(n), 0)::bigint FROM tallies WHERE kind = 'host'";
+    if count(tx, hosts).await? > u64::from(limits.hosts_at_once) {
+        return count_pages(tx, limits.hosts_per_page, counts).await;
+    }
+    allow_scans(tx, true).await?;
+    let row = query_one(tx.conn(), ALL_HOSTS_SQL.as_str(), status_values()).await?;
+    allow_scans(tx, false).await?;
+    row.map_or(Ok(()), |row| counts.add_hosts(&row))
+}
+
+/// Lets the planner join whole tables, without parallel workers, which would take the processors that
+/// the statements of nodes need.
+async fn allow_scans(tx: &FleetTx, allow: bool) -> Result<(), StoreError> {
+    let (scans, loops) = if allow { ("on", "off") } else { ("off", "on") };
+    let sql = "SELECT set_config('enable_seqscan', $1, true), set_config('enable_nestloop', $2, true), \
+               set_config('max_parallel_workers_per_gather', '0', true), set_config('work_mem', '32MB', true)";
+    execute(tx.conn(), sql, [scans.into(), loops.into()]).await.map(drop)
+}
+
+async fn count_pages(
+    tx: &FleetTx,
+    hosts_per_page: u32,
+    counts: &mut FleetCounts,
+) -> Result<(), StoreError> {
+    let limit = i64::from(hosts_per_page);
     // No project has the nil UUID.
     let mut last = (Uuid::nil(), i32::MIN);
     loop {
-        let values: [Value; 7] = [
-            last.0.into(),
-            last.1.into(),
-            limit.into(),
-            NO_CONNECTION_STATUS.into(),
-            Indication::Error.name().into(),
-            Indication::InProgress.name().into(),
-            InstanceState::Running.name().into(),
-        ];
-        let Some(row) = query_one(tx.conn(), HOSTS_SQL, values).await? else {
+        let page: [Value; 3] = [last.0.into(), last.1.into(), limit.into()];
+        let values = status_values().into_iter().chain(page);
+        let Some(row) = query_one(tx.conn(), PAGE_OF_HOSTS_SQL.as_str(), values).await? else {
             return Ok(());
         };
+        counts.add_hosts(&row)?;
+        let after = FIRST_STATUS_COLUMN + HOST_STATUSES.len();
+        if row.try_get_by_index::<i64>(after)? < limit {
+            return Ok(());
+        }
+        last = (row.try_get_by_index(after + 1)?, row.try_get_by_index(after + 2)?);
+    }
+}
+
+impl FleetCounts {
+    /// Adds a row of [`counts_sql`].
+    fn add_hosts(&mut self, row: &QueryResult) -> Result<(), StoreError> {
         let column = |at: usize| row.try_get_by_index::<i64>(at).map(i64::cast_unsigned);
-        let nodes = &mut counts.nodes;
+        let nodes = &mut self.nodes;
         nodes.total += column(0)?;
         nodes.with_updates += column(1)?;
         nodes.with_security_updates += column(2)?;
         nodes.requiring_reboot += column(3)?;
         nodes.security_updates += column(4)?;
         for (at, status) in HOST_STATUSES.into_iter().enumerate() {
-            *counts.hosts.entry(status.to_owned()).or_default() +=
-                column(FIRST_STATUS_COLUMN + at)?;
+            *self.hosts.entry(status.to_owned()).or_default() += column(FIRST_STATUS_COLUMN + at)?;
         }
-        let after = FIRST_STATUS_COLUMN + HOST_STATUSES.len();
-        if row.try_get_by_index::<i64>(after)? < limit {
-            return Ok(());
-        }
-        last = (row.try_get_by_index(after + 1)?, row.try_get_by_index(after + 2)?);
+        Ok(())
     }
 }
 

@@ -11,7 +11,8 @@ use evenkeel_domain::tenant::TenantId;
 use evenkeel_domain::text::Name;
 use evenkeel_kit::TestClock;
 use evenkeel_store::fleet_counts::{
-    self, FleetCounts, HOST_STATUSES, PublishedCounts, listen_for_counts, publish_counts,
+    self, CountLimits, FleetCounts, HOST_STATUSES, PublishedCounts, listen_for_counts,
+    publish_counts,
 };
 use evenkeel_store::testing::{fresh_store, with_database_clock};
 use evenkeel_store::{Store, hosts, join_tokens, nodes};
@@ -22,10 +23,14 @@ use crate::fixtures::{
 };
 use crate::limit_usage::{create_fleet, end_run, failed_event, request_start, stage_run};
 
-/// Counts the fleet, with three hosts per statement.
+/// Counts the fleet at once and in pages of three hosts.
 async fn read_counts(store: &Store) -> FleetCounts {
     let tx = store.fleet().await.expect("a transaction");
-    fleet_counts::read(&tx, 3).await.expect("counts")
+    let in_pages = CountLimits { hosts_at_once: 0, hosts_per_page: 3 };
+    let in_pages = fleet_counts::read(&tx, in_pages).await.expect("counts");
+    let at_once = fleet_counts::read(&tx, CountLimits::default()).await.expect("counts");
+    assert_eq!(in_pages, at_once);
+    at_once
 }
 
 fn at_noon(store: &Store) -> Store {
