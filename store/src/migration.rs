@@ -53,6 +53,10 @@ const WAIT_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 /// The advisory lock of the process that migrates.
 const MIGRATION_LOCK: i64 = 7030;
 
+/// During a step, a machine or its storage may stall for this multiple of the usual limit for answers.
+/// After the error, the database still completes the statement of the step.
+const STALL_FACTOR: u32 = 5;
+
 /// Name of the connections of a migration in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "evenkeeld migrate";
 
@@ -69,9 +73,10 @@ impl MigrationObserver {
         &mut self,
         action: &str,
         expressions: Vec<String>,
+        limit: Duration,
     ) -> Result<Vec<Option<String>>, StoreError> {
         let selecting = select_texts(&mut self.session, expressions).map_err(connection_error);
-        await_answers(Instant::now() + self.answer_timeout, action, selecting).await
+        await_answers(Instant::now() + limit, action, selecting).await
     }
 }
 
@@ -168,7 +173,10 @@ async fn lock_migration(
     let deadline = Instant::now() + limit;
     let mut waits = false;
     loop {
-        let is_free = observer.select("take the lock of the migration", attempt.clone()).await?;
+        let answer_timeout = observer.answer_timeout;
+        let locking =
+            observer.select("take the lock of the migration", attempt.clone(), answer_timeout);
+        let is_free = locking.await?;
         if is_free.iter().flatten().any(|is_free| is_free == "true") {
             return Ok(());
         }
@@ -245,7 +253,9 @@ async fn log_waits<T>(
             () = sleep(WAIT_CHECK_INTERVAL) => {}
         }
         let state = vec![lock_wait(pid), has_answered(pid, answer_timeout)];
-        let state = observer.select("check what the migration waits for", state).await?;
+        let state = observer
+            .select("check what the migration waits for", state, answer_timeout * STALL_FACTOR)
+            .await?;
         let mut state = state.into_iter();
         let (wait, has_answered) = (state.next().flatten(), state.next().flatten());
         if has_answered.as_deref() != Some("true") {

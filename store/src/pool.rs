@@ -221,6 +221,7 @@ pub(crate) async fn connect_pool(
             Ok::<_, sqlx::Error>(())
         };
         let checking = checking.map_err(connection_error);
+        let deadline = deadline.max(Instant::now() + RELEASE_TIMEOUT);
         await_answers(deadline, "check whether the database was restored", checking).await?;
     }
 }
