@@ -45,6 +45,7 @@ const STEPS: &[Step] = &[
     step!("20261130_000019_notifications"),
     step!("20261201_000020_more_notifications"),
     step!("20261201_000021_task_passes"),
+    step!("20261201_000022_read_revocations"),
 ];
 
 /// The release for which this program stands; empty if it is itself.

@@ -59,8 +59,7 @@ pub(crate) async fn load_revocations(
     store: &Store,
     authority: &Authority,
 ) -> Result<(), StoreError> {
-    let tx = store.fleet().await?;
-    let revoked = operator_tokens::load_revoked(&tx).await?;
+    let revoked = operator_tokens::load_revoked(store).await?;
     let subjects = revoked.subjects.into_iter().map(|revoked| RevokedSubject {
         issuer: revoked.issuer,
         subject: revoked.subject,

@@ -4,11 +4,13 @@ use evenkeel_domain::Time;
 use evenkeel_domain::tenant::TenantId;
 use sea_orm::QueryResult;
 use serde_json::json;
+use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use crate::changes::{self, EventKind};
 use crate::contacts::time_array;
 use crate::error::StoreError;
+use crate::pool::{IS_READ_ONLY, Store};
 use crate::rows::readable;
 use crate::tx::{FleetTx, execute, query_all, query_one};
 
@@ -262,23 +264,24 @@ pub async fn is_revoked(
     }
 }
 
-/// Reads everything that is revoked.
-pub async fn load_revoked(tx: &FleetTx) -> Result<RevokedTokens, StoreError> {
-    // One statement, because every process reads this twice a second.
-    let sql = "SELECT id, NULL, NULL, NULL FROM operator_tokens WHERE revoked_at IS NOT NULL \
-               UNION ALL SELECT NULL, issuer, subject, revoked_until FROM revoked_subjects";
-    let mut revoked = RevokedTokens::default();
-    for row in query_all(tx.conn(), sql, []).await? {
-        match row.try_get_by_index(0)? {
-            Some(id) => revoked.ids.push(id),
-            None => revoked.subjects.push(RevokedSubject {
-                issuer: row.try_get_by_index(1)?,
-                subject: row.try_get_by_index(2)?,
-                revoked_until: row.try_get_by_index(3)?,
-            }),
-        }
-    }
-    Ok(revoked)
+/// Reads everything that is revoked, in one statement without a transaction.
+pub async fn load_revoked(store: &Store) -> Result<RevokedTokens, StoreError> {
+    let sql = format!(
+        "SELECT ids, issuers, subjects, revoked_until, {IS_READ_ONLY} FROM read_revocations()"
+    );
+    let row = store.query_alone(AssertSqlSafe(sql)).await?;
+    // Another server may be the primary by now, with other revocations.
+    store.note_read_only(row.try_get_by_index(4)?)?;
+    let issuers: Vec<String> = row.try_get_by_index(1)?;
+    let subjects: Vec<String> = row.try_get_by_index(2)?;
+    let revoked_until: Vec<Time> = row.try_get_by_index(3)?;
+    let subjects = issuers.into_iter().zip(subjects).zip(revoked_until);
+    let subjects = subjects.map(|((issuer, subject), revoked_until)| RevokedSubject {
+        issuer,
+        subject,
+        revoked_until,
+    });
+    Ok(RevokedTokens { ids: row.try_get_by_index(0)?, subjects: subjects.collect() })
 }
 
 /// Deletes at most `limit` tokens that expired before a time. Returns their number. Safe on several

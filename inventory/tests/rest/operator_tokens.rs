@@ -104,8 +104,7 @@ async fn the_tokens_of_a_subject_are_revoked() {
             assert_eq!(answer, json!({"unknownSubject": false}), "{attempt}: {body}");
         }
     }
-    let tx = server.store.fleet().await.expect("a transaction");
-    let mut revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let mut revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
     revoked.ids.sort_unstable();
     assert_eq!(revoked.ids, [Uuid::from_u128(1), Uuid::from_u128(2)]);
     assert!(revoked.subjects.iter().all(|subject| subject.issuer.is_empty()));
@@ -119,8 +118,7 @@ async fn the_revocation_of_an_unknown_subject_takes_effect_and_reports_it() {
     let body = json!({"subject": "alise"});
     let answer = administrator.expect_ok(&format!("PUT {TOKENS}/revoke"), Some(body)).await;
     assert_eq!(answer, json!({"unknownSubject": true}));
-    let tx = server.store.fleet().await.expect("a transaction");
-    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
     let subjects: Vec<_> = revoked.subjects.iter().map(|one| one.subject.as_str()).collect();
     assert_eq!(subjects, ["alise"]);
     assert!(revoked.ids.is_empty(), "{:?}", revoked.ids);

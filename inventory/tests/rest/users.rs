@@ -36,8 +36,7 @@ async fn names(client: &RestClient) -> Vec<String> {
 
 /// The subjects whose tokens are revoked.
 async fn revoked_subjects(server: &TestServer) -> Vec<String> {
-    let tx = server.store.fleet().await.expect("a transaction");
-    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
     revoked.subjects.into_iter().map(|revoked| revoked.subject).collect()
 }
 
@@ -148,8 +147,7 @@ async fn a_role_that_is_removed_ends_the_tokens_for_automation_of_its_project() 
     }
     let roles = Some(json!({"roles": ["viewer@ours"]}));
     server.client_of(Caller::Manager).expect_ok("PUT /v1/users/alice/roles", roles).await;
-    let tx = server.store.fleet().await.expect("a transaction");
-    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
     let ids: Vec<_> = revoked.ids.iter().map(Uuid::to_string).collect();
     assert_eq!(json!(ids), json!([created[0]]));
 }
@@ -217,10 +215,8 @@ async fn a_disabled_or_deleted_user_loses_all_tokens() {
     assert_eq!(manager.expect_ok("PUT /v1/users/alice/enable", None).await["disabled"], false);
     assert!(login().await);
     // A token of the next second is valid: logins lock their user, so none runs meanwhile.
-    let tx = server.store.fleet().await.expect("a transaction");
-    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
     assert_eq!(revoked.subjects[0].revoked_until, server.clock.now());
-    drop(tx);
     manager.expect_ok("DELETE /v1/users/bob", None).await;
     manager.expect_problem("DELETE /v1/users/bob", None, 404, json!({})).await;
     let mut subjects = revoked_subjects(&server).await;
@@ -369,8 +365,7 @@ async fn a_logout_revokes_the_own_token_and_no_other() {
     }
     let node = server.client_of(Caller::Node).expect_ok("POST /v1/logout", None).await;
     assert_eq!(node, json!({"revoked": false}), "credentials of nodes are not revoked");
-    let tx = server.store.fleet().await.expect("a transaction");
-    let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
     let ids: Vec<_> = revoked.ids.iter().map(Uuid::to_string).collect();
     assert_eq!(json!(ids), json!([id]));
     assert!(revoked.subjects.is_empty());

@@ -64,8 +64,7 @@ async fn a_process_with_a_wrong_clock_stores_only_times_of_the_database() {
         change_resources(&client, &resources).await;
         let revocation = Some(json!({"subject": "alice"}));
         client.expect_ok("PUT /v1/operator-tokens/revoke", revocation).await;
-        let tx = server.store.fleet().await.expect("a transaction");
-        let revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+        let revoked = operator_tokens::load_revoked(&server.store).await.expect("loaded");
         assert_eq!(revoked.subjects[0].revoked_until, now, "{offset}");
 
         let date = wrong.format("%Y-%m-%d").to_string();

@@ -42,8 +42,7 @@ async fn store_with_tokens() -> Store {
 }
 
 async fn load_revoked(store: &Store) -> RevokedTokens {
-    let tx = store.fleet().await.expect("a transaction");
-    let mut revoked = operator_tokens::load_revoked(&tx).await.expect("loaded");
+    let mut revoked = operator_tokens::load_revoked(store).await.expect("loaded");
     revoked.ids.sort_unstable();
     revoked
 }

@@ -1,0 +1,1 @@
+DROP FUNCTION read_revocations();
