@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 use tokio::sync::Mutex;
@@ -253,14 +253,14 @@ impl HostRunner {
         if let Ok(ended) = tokio::time::timeout(command.deadline, &mut end).await {
             // If the output is too long, the group is killed when it is dropped.
             let status = ended?;
-            group.release();
+            group.end();
             if let Some(file) = record_file {
                 file.remove_unless_overdue();
             }
             return Ok(Some(status));
         }
         match (command.at_deadline, leader) {
-            (DeadlineAction::Kill, _) => {
+            (DeadlineAction::Kill | DeadlineAction::KillSession, _) => {
                 drop(end);
                 group.kill();
                 child.wait().await?;
@@ -285,7 +285,8 @@ impl Runner for HostRunner {
         let start = |source| RunError::Start { program: program(), source };
         let lost = |source| RunError::Lost { program: program(), source };
         tracing::debug!(%command, "running");
-        let mut files = OutputFiles::new(command.merged).map_err(start)?;
+        let files = OutputFiles::new(command.merged).map_err(start)?;
+        let mut files = files.with_max_bytes(command.max_output_bytes);
         let mut process = self.process(command);
         files.attach_to(&mut process).map_err(start)?;
         let mut child = process.spawn().map_err(start)?;
@@ -421,27 +422,44 @@ impl HeldProgram for HeldChild {
     }
 }
 
-/// Process group of a program. It is killed when the wait is aborted, unless the program must
-/// continue.
-struct ProcessGroup(Option<Pid>);
+/// Process group or session of a program. It is killed when the wait is aborted, unless the program
+/// must continue.
+struct ProcessGroup {
+    leader: Option<Pid>,
+    has_session: bool,
+}
 
 impl ProcessGroup {
     fn new(child: &Child, at_deadline: DeadlineAction) -> Self {
-        Self(match at_deadline {
-            DeadlineAction::Kill => process_id(child),
+        let leader = match at_deadline {
+            DeadlineAction::Kill | DeadlineAction::KillSession => process_id(child),
             DeadlineAction::EndScripts | DeadlineAction::KeepRunning => None,
-        })
+        };
+        Self { leader, has_session: at_deadline == DeadlineAction::KillSession }
     }
 
+    /// Kills a program that was not waited for.
     fn kill(&mut self) {
-        if let Some(group) = self.0.take() {
-            // The group may just have ended.
-            kill_process_group(group, Signal::KILL).ok();
+        let Some(leader) = self.leader.take() else { return };
+        // The processes may just have ended.
+        if self.has_session {
+            // A program that was just started has no session yet.
+            kill_process(leader, Signal::KILL).ok();
+            session::kill_session(leader);
+        } else {
+            kill_process_group(leader, Signal::KILL).ok();
+        }
+    }
+
+    /// Kills what is left of the session of a program that has ended.
+    fn end(&mut self) {
+        if let Some(leader) = self.leader.take().filter(|_| self.has_session) {
+            session::kill_session(leader);
         }
     }
 
     fn release(&mut self) {
-        self.0 = None;
+        self.leader = None;
     }
 }
 
