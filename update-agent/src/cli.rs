@@ -1,5 +1,7 @@
 //! Command line of `evenkeel-agent`.
 
+mod probe;
+
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -7,6 +9,8 @@ use clap_complete::Shell;
 use uuid::Uuid;
 
 use crate::model::Sha256;
+
+pub use self::probe::{ProbeArgs, ProbeCommand, ProbeRunArgs};
 
 /// Keep this node up to date.
 #[derive(Debug, Parser)]
@@ -36,6 +40,8 @@ pub enum AgentCommand {
     /// Enable the update programs again that the agent disabled. The package runs this when it is
     /// removed.
     RestoreUpdaters(RestoreUpdatersArgs),
+    /// Run a script that reports facts of this machine, and the groups that it belongs to.
+    Probe(ProbeArgs),
     /// Show the image slots, or allow a retry of a failed image.
     Image(ImageArgs),
     /// Supervise the trial of an image.

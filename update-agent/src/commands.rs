@@ -4,6 +4,7 @@ mod completion;
 pub mod doctor;
 mod enroll;
 mod history;
+mod probe;
 mod restore_updaters;
 mod run;
 #[cfg(test)]
@@ -92,6 +93,9 @@ fn dispatch(command: AgentCommand, out: &mut impl Write) -> anyhow::Result<ExitC
         AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, out),
         AgentCommand::RestoreUpdaters(arguments) => {
             restore_updaters::restore_updaters(&arguments, out)
+        }
+        AgentCommand::Probe(arguments) => {
+            probe::run_probe_command(&arguments, out, &mut io::stderr())
         }
         AgentCommand::Completion(arguments) => completion::print_completion(&arguments, out),
         #[cfg(feature = "halt-points")]

@@ -169,7 +169,7 @@ impl ProgramFolder {
     }
 }
 
-fn with_output(answer: String, output: &str) -> String {
+pub(crate) fn with_output(answer: String, output: &str) -> String {
     let output = to_one_line(tail(output.trim_end(), MAX_OUTPUT_BYTES));
     if output.is_empty() {
         return answer;

@@ -5,7 +5,8 @@
 //! report), [`engine`] runs one attempt from the plan to the outcome and writes everything to the
 //! [`journal`] first, [`modules`] know how to change one kind of thing, and [`link`] connects to
 //! the server. Before a change begins, the [`gate`] checks the node itself, and the limits of its
-//! [`owner`] take precedence over the server. All other programs are started by the [`runner`].
+//! [`owner`] take precedence over the server. [`probes`] run scripts that report groups and facts of
+//! the node. All other programs are started by the [`runner`].
 
 pub mod agent;
 pub mod agent_lock;
@@ -40,6 +41,7 @@ pub mod os;
 pub mod other_updaters;
 pub mod owner;
 pub mod paths;
+pub mod probes;
 pub mod reboot;
 pub mod received_target;
 pub mod runner;
