@@ -1,6 +1,6 @@
 //! Probes: scripts that report facts of this machine, and the groups that it belongs to.
 //!
-//! The rules for scripts and their output are those of Bcfg2, so that its probes work unchanged.
+//! The rules for scripts and their output follow Bcfg2 1.4; `docs/probes.md` lists the differences.
 
 mod answer;
 mod script;
@@ -30,12 +30,18 @@ pub struct ProbeReport {
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The probe did not end in time.
-    #[error("the probe {probe} did not end within {} and was killed", humantime::format_duration(*timeout))]
+    #[error("the probe {probe} {status}")]
     Timeout {
         /// Path of the script.
         probe: String,
-        /// The time limit.
-        timeout: Duration,
+        /// The time limit, and the end of its standard error.
+        status: String,
+    },
+    /// The output of the probe is too long.
+    #[error("the output of the probe {probe} is longer than {} KiB", MAX_PROBE_OUTPUT_BYTES >> 10)]
+    OutputTooLong {
+        /// Path of the script.
+        probe: String,
     },
     /// The exit status is not 0.
     #[error("the probe {probe} {status}")]
@@ -56,7 +62,15 @@ pub enum ProbeError {
     },
 }
 
-/// Runs a probe as the user of this process. No process of the probe continues after its end.
+impl ProbeError {
+    /// Whether the text of the error contains output of the script.
+    pub fn has_output(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Failed { .. })
+    }
+}
+
+/// Runs a probe as the user of this process. At its end, the processes of its session are killed, and
+/// all others if the runner has [`crate::runner::HostRunner::with_descendant_cleanup`].
 ///
 /// The limits of the machine's owner are not checked: the caller does that before it runs a script
 /// that the server has sent.
@@ -73,7 +87,12 @@ pub async fn run_probe(
             let status = with_output(output.describe_status(), &output.stderr);
             return Err(ProbeError::Failed { probe, status });
         }
-        Err(RunError::Deadline { .. }) => return Err(ProbeError::Timeout { probe, timeout }),
+        Err(RunError::Deadline { output, .. }) => {
+            let timeout = humantime::format_duration(timeout);
+            let status = format!("did not end within {timeout} and was killed");
+            return Err(ProbeError::Timeout { probe, status: with_output(status, &output) });
+        }
+        Err(RunError::OutputTooLong { .. }) => return Err(ProbeError::OutputTooLong { probe }),
         Err(source) => return Err(ProbeError::Run { probe, source }),
     };
     let (answer, warnings) = parse_output(&output.stdout, allowed);

@@ -2,11 +2,12 @@
 //!
 //! Output goes to files in memory instead of pipes: a program that outlives the agent, such as apt
 //! during its work, is not stopped by a closed or a full pipe. The agent limits their size while it
-//! waits, and the file system that contains them is small.
+//! waits, and the file system that contains them is small. Scripts have pipes; see [`script`].
 
 mod change_record;
 mod command;
 mod output;
+mod script;
 mod session;
 
 use std::ffi::OsStr;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, kill_process_group, set_child_subreaper};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 use tokio::sync::Mutex;
@@ -96,6 +97,14 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    /// The standard output of a script is too long.
+    #[error("{program} wrote more than {max_bytes} bytes and was killed")]
+    OutputTooLong {
+        /// Name of the program.
+        program: String,
+        /// The limit.
+        max_bytes: usize,
+    },
     /// The program did not end in time.
     #[error("{program} did not end within {} s and {action}", after.as_secs())]
     Deadline {
@@ -105,7 +114,7 @@ pub enum RunError {
         after: Duration,
         /// What happened to the program.
         action: DeadlineAction,
-        /// Output until then.
+        /// Output until then: standard error of a script, standard output of another program.
         output: String,
     },
     /// The exit status or the output could not be read.
@@ -162,12 +171,29 @@ pub struct HostRunner {
     /// Held while a change of an earlier process is waited for: two waits would both remove the
     /// record, and the second one perhaps that of a newer change.
     left_over_wait: Mutex<()>,
+    /// Whether all descendants of this process are killed when a script has ended.
+    kills_descendants: bool,
 }
 
 impl HostRunner {
     /// Creates a runner for the root; `chroot` is used for other roots than `/`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), record_file: None, left_over_wait: Mutex::new(()) }
+        Self {
+            root: root.to_owned(),
+            record_file: None,
+            left_over_wait: Mutex::new(()),
+            kills_descendants: false,
+        }
+    }
+
+    /// Also kills processes that left the session of a script, such as daemons. This kills all
+    /// descendants of this process: use it only in a process that runs nothing but one script.
+    ///
+    /// # Errors
+    /// This process cannot become the parent of orphans.
+    pub fn with_descendant_cleanup(self) -> io::Result<Self> {
+        set_child_subreaper(Some(getpid()))?;
+        Ok(Self { kills_descendants: true, ..self })
     }
 
     /// Records each running change that has a deadline in the file, so that the next process of the
@@ -185,7 +211,8 @@ impl HostRunner {
 
     #[expect(clippy::disallowed_methods, reason = "this is the only place that starts programs")]
     fn process(&self, command: &Command) -> tokio::process::Command {
-        let has_own_session = command.at_deadline != DeadlineAction::Kill;
+        let has_own_session =
+            command.at_deadline != DeadlineAction::Kill || command.max_output_bytes.is_some();
         let is_recorded = self.record_file_for(command).is_some();
         let mut words: Vec<&OsStr> = Vec::new();
         if has_own_session {
@@ -253,14 +280,14 @@ impl HostRunner {
         if let Ok(ended) = tokio::time::timeout(command.deadline, &mut end).await {
             // If the output is too long, the group is killed when it is dropped.
             let status = ended?;
-            group.end();
+            group.release();
             if let Some(file) = record_file {
                 file.remove_unless_overdue();
             }
             return Ok(Some(status));
         }
         match (command.at_deadline, leader) {
-            (DeadlineAction::Kill | DeadlineAction::KillSession, _) => {
+            (DeadlineAction::Kill, _) => {
                 drop(end);
                 group.kill();
                 child.wait().await?;
@@ -285,8 +312,10 @@ impl Runner for HostRunner {
         let start = |source| RunError::Start { program: program(), source };
         let lost = |source| RunError::Lost { program: program(), source };
         tracing::debug!(%command, "running");
-        let files = OutputFiles::new(command.merged).map_err(start)?;
-        let mut files = files.with_max_bytes(command.max_output_bytes);
+        if let Some(max_bytes) = command.max_output_bytes {
+            return self.run_script(command, max_bytes).await;
+        }
+        let mut files = OutputFiles::new(command.merged).map_err(start)?;
         let mut process = self.process(command);
         files.attach_to(&mut process).map_err(start)?;
         let mut child = process.spawn().map_err(start)?;
@@ -422,44 +451,27 @@ impl HeldProgram for HeldChild {
     }
 }
 
-/// Process group or session of a program. It is killed when the wait is aborted, unless the program
-/// must continue.
-struct ProcessGroup {
-    leader: Option<Pid>,
-    has_session: bool,
-}
+/// Process group of a program. It is killed when the wait is aborted, unless the program must
+/// continue.
+struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
     fn new(child: &Child, at_deadline: DeadlineAction) -> Self {
-        let leader = match at_deadline {
-            DeadlineAction::Kill | DeadlineAction::KillSession => process_id(child),
+        Self(match at_deadline {
+            DeadlineAction::Kill => process_id(child),
             DeadlineAction::EndScripts | DeadlineAction::KeepRunning => None,
-        };
-        Self { leader, has_session: at_deadline == DeadlineAction::KillSession }
+        })
     }
 
-    /// Kills a program that was not waited for.
     fn kill(&mut self) {
-        let Some(leader) = self.leader.take() else { return };
-        // The processes may just have ended.
-        if self.has_session {
-            // A program that was just started has no session yet.
-            kill_process(leader, Signal::KILL).ok();
-            session::kill_session(leader);
-        } else {
-            kill_process_group(leader, Signal::KILL).ok();
-        }
-    }
-
-    /// Kills what is left of the session of a program that has ended.
-    fn end(&mut self) {
-        if let Some(leader) = self.leader.take().filter(|_| self.has_session) {
-            session::kill_session(leader);
+        if let Some(group) = self.0.take() {
+            // The group may just have ended.
+            kill_process_group(group, Signal::KILL).ok();
         }
     }
 
     fn release(&mut self) {
-        self.leader = None;
+        self.0 = None;
     }
 }
 

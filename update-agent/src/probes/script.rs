@@ -1,5 +1,6 @@
 //! The script of a probe, and its interpreter.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -76,9 +77,9 @@ impl ProbeScript {
             .read_until(b'\n', &mut line)
             .map_err(unreadable)?;
         let interpreter = ScriptInterpreter::parse(&line).map_err(invalid)?;
-        access(&interpreter.program, Access::EXEC_OK).map_err(|errno| {
+        check_program(&interpreter.program).map_err(|source| {
             let interpreter = interpreter.program.clone();
-            ScriptError::Interpreter { script: script.clone(), interpreter, source: errno.into() }
+            ScriptError::Interpreter { script: script.clone(), interpreter, source }
         })?;
         Ok(Self { path, interpreter })
     }
@@ -90,13 +91,29 @@ impl ProbeScript {
 
     /// The command that runs the script.
     pub(super) fn command(&self, timeout: Duration) -> Command {
-        // One more byte shows that the output is too long.
-        let max_output_bytes = MAX_PROBE_OUTPUT_BYTES as u64 + 1;
-        Command::new(&self.interpreter.program, timeout)
+        let command = Command::new(&self.interpreter.program, timeout)
             .with_arguments(self.interpreter.argument.as_deref())
             .with_arguments([self.path.as_str()])
-            .for_script(max_output_bytes)
+            .for_script(MAX_PROBE_OUTPUT_BYTES);
+        user_variables().fold(command, |command, (name, value)| command.with_variable(name, &value))
     }
+}
+
+/// The variables that name the user of this process and its home. The script runs as this user.
+#[expect(clippy::disallowed_methods, reason = "they are no configuration")]
+fn user_variables() -> impl Iterator<Item = (&'static str, String)> {
+    let home = std::env::home_dir().and_then(|home| home.into_os_string().into_string().ok());
+    let variables =
+        [("HOME", home), ("USER", env::var("USER").ok()), ("LOGNAME", env::var("LOGNAME").ok())];
+    variables.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// Checks that a file can be executed.
+fn check_program(path: &str) -> io::Result<()> {
+    if fs::metadata(path)?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(access(path, Access::EXEC_OK)?)
 }
 
 /// The program that runs a script.
@@ -149,10 +166,10 @@ mod tests {
             (b"#!/usr/bin/env -S a b\n", "/usr/bin/env", Some("-S a b")),
         ];
         for (line, program, argument) in cases {
-            let found = ScriptInterpreter::parse(line).unwrap();
+            let interpreter = ScriptInterpreter::parse(line).unwrap();
             let text = String::from_utf8_lossy(line);
             assert_eq!(
-                (found.program.as_str(), found.argument.as_deref()),
+                (interpreter.program.as_str(), interpreter.argument.as_deref()),
                 (program, argument),
                 "{text}"
             );
@@ -173,23 +190,37 @@ mod tests {
     }
 
     #[test]
+    fn a_script_has_the_home_of_its_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("script");
+        fs::write(&path, "").unwrap();
+        let command = ProbeScript::open(&path).unwrap().command(Duration::MAX);
+        let home = env::home_dir().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(command.variables[0], ("HOME".to_owned(), home));
+    }
+
+    #[test]
     fn a_file_that_cannot_be_run_is_an_error_with_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("script");
-        let shown = path.display();
+        let path_text = path.display();
         let open = || ProbeScript::open(&path).unwrap_err();
         let missing = open();
-        assert_eq!(missing.to_string(), format!("cannot read the script {shown}"));
+        assert_eq!(missing.to_string(), format!("cannot read the script {path_text}"));
         assert!(matches!(missing, ScriptError::Unreadable { .. }));
 
         fs::create_dir(&path).unwrap();
-        let expected = format!("cannot run the script {shown}: it is not a regular file");
+        let expected = format!("cannot run the script {path_text}: it is not a regular file");
         assert_eq!(open().to_string(), expected);
         fs::remove_dir(&path).unwrap();
 
         fs::write(&path, "#!/no/such/program -x\n").unwrap();
         let expected =
-            format!("cannot start /no/such/program, the interpreter of the script {shown}");
+            format!("cannot start /no/such/program, the interpreter of the script {path_text}");
+        assert_eq!(open().to_string(), expected);
+
+        fs::write(&path, "#!/tmp\n").unwrap();
+        let expected = format!("cannot start /tmp, the interpreter of the script {path_text}");
         assert_eq!(open().to_string(), expected);
     }
 }

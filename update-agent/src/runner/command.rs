@@ -8,9 +8,6 @@ use std::time::Duration;
 pub enum DeadlineAction {
     /// The program is killed with its process group.
     Kill,
-    /// The program has a session of its own without a terminal, and is killed with the session. The
-    /// processes that it leaves behind when it ends are killed too.
-    KillSession,
     /// The scripts of packages are killed, so that apt and dpkg can end in an orderly way: killing
     /// them would leave packages half installed. If they do not end in a minute, they are killed.
     EndScripts,
@@ -22,7 +19,7 @@ impl fmt::Display for DeadlineAction {
     /// What happened to the program, as the end of a sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Kill | Self::KillSession | Self::EndScripts => "was killed",
+            Self::Kill | Self::EndScripts => "was killed",
             Self::KeepRunning => "is still running",
         })
     }
@@ -43,9 +40,8 @@ pub struct Command {
     pub at_deadline: DeadlineAction,
     /// Whether standard error is merged into standard output, as on a terminal.
     pub merged: bool,
-    /// How many bytes of the beginning of each output are retained; the program continues, and the
-    /// rest is discarded. With `None`, an output that is too long is an error.
-    pub max_output_bytes: Option<u64>,
+    /// For a script: the maximum length of each output.
+    pub max_output_bytes: Option<usize>,
     /// Whether a change begins only if it could be recorded for the next process of the agent.
     pub needs_record: bool,
 }
@@ -82,12 +78,12 @@ impl Command {
         self
     }
 
-    /// Marks a script that is not part of the system: no process of it continues after its end, it
-    /// has no terminal, and only the beginning of each output is retained.
+    /// Marks a script that is not part of the system. It has a session of its own without a terminal.
+    /// When it ends, or is killed at its deadline, all processes of the session are killed. Longer
+    /// standard output is an error, and longer standard error is cut.
     #[must_use]
-    pub fn for_script(self, max_output_bytes: u64) -> Self {
-        let max_output_bytes = Some(max_output_bytes);
-        Self { at_deadline: DeadlineAction::KillSession, max_output_bytes, ..self }
+    pub fn for_script(self, max_output_bytes: usize) -> Self {
+        Self { max_output_bytes: Some(max_output_bytes), ..self }
     }
 
     /// Marks a command that changes the system: its outputs are merged in order, only the end of a

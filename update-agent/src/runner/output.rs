@@ -40,8 +40,6 @@ pub struct OutputFiles {
     err: Option<File>,
     /// End of the output that was discarded.
     retained: String,
-    /// If set, the beginning of each output is retained up to this length.
-    max_bytes: Option<u64>,
 }
 
 impl OutputFiles {
@@ -61,12 +59,7 @@ impl OutputFiles {
             Ok(file)
         };
         let err = if merged { None } else { Some(file("stderr")?) };
-        Ok(Self { out: file("stdout")?, err, retained: String::new(), max_bytes: None })
-    }
-
-    /// Retains only the beginning of each output, up to this number of bytes.
-    pub fn with_max_bytes(self, max_bytes: Option<u64>) -> Self {
-        Self { max_bytes, ..self }
+        Ok(Self { out: file("stdout")?, err, retained: String::new() })
     }
 
     /// The output of a running change that another process of the agent has started. Fails if the
@@ -81,7 +74,7 @@ impl OutputFiles {
             return Err(io::Error::other("the output is no file in memory"));
         }
         let out = File::options().read(true).append(true).open(&path)?;
-        Ok(Self { out, err: None, retained: String::new(), max_bytes: None })
+        Ok(Self { out, err: None, retained: String::new() })
     }
 
     pub fn attach_to(&self, process: &mut tokio::process::Command) -> io::Result<()> {
@@ -90,15 +83,8 @@ impl OutputFiles {
         Ok(())
     }
 
-    /// Discards old output of a change, or what follows the retained beginning. Fails if another
-    /// program has written too much.
+    /// Discards old output of a change. Fails if another program has written too much.
     pub fn limit(&mut self) -> io::Result<()> {
-        if let Some(max_bytes) = self.max_bytes {
-            return [Some(&self.out), self.err.as_ref()]
-                .into_iter()
-                .flatten()
-                .try_for_each(|file| discard_after(file, max_bytes));
-        }
         if let Some(err) = &self.err {
             return check_lengths(&self.out, err);
         }
@@ -112,9 +98,6 @@ impl OutputFiles {
 
     /// Standard output, or the end of all output of a change.
     pub fn read_stdout(&self) -> io::Result<String> {
-        if let Some(max_bytes) = self.max_bytes {
-            return read_beginning(&self.out, max_bytes);
-        }
         if let Some(err) = &self.err {
             // Otherwise one of them may lack what did not fit into the memory.
             check_lengths(&self.out, err)?;
@@ -130,9 +113,6 @@ impl OutputFiles {
     /// Standard error; empty if the outputs are merged.
     pub fn read_stderr(&self) -> io::Result<String> {
         let Some(err) = &self.err else { return Ok(String::new()) };
-        if let Some(max_bytes) = self.max_bytes {
-            return read_beginning(err, max_bytes);
-        }
         check_lengths(&self.out, err)?;
         read_all(err)
     }
@@ -163,18 +143,6 @@ fn check_lengths(out: &File, err: &File) -> io::Result<()> {
     }
     let limit = MAX_OUTPUT_BYTES >> 20;
     Err(io::Error::other(format!("the output is longer than {limit} MiB")))
-}
-
-/// The next write of the program begins at the new end.
-fn discard_after(file: &File, max_bytes: u64) -> io::Result<()> {
-    if file.metadata()?.len() > max_bytes {
-        file.set_len(max_bytes)?;
-    }
-    Ok(())
-}
-
-fn read_beginning(file: &File, most: u64) -> io::Result<String> {
-    read_end(file, file.metadata()?.len().min(most), most)
 }
 
 fn read_all(file: &File) -> io::Result<String> {
@@ -261,19 +229,6 @@ mod tests {
         (&files.out).write_all(b"one\n").unwrap();
         files.limit().unwrap();
         assert_eq!(files.read_stdout().unwrap(), "one\n");
-    }
-
-    #[test]
-    fn only_the_beginning_of_the_output_of_a_script_is_retained() {
-        let mut files = OutputFiles::new(false).unwrap().with_max_bytes(Some(150));
-        for _ in 0..2 {
-            write_lines(&files.out, 5);
-            files.limit().unwrap();
-            assert_eq!(files.out.metadata().unwrap().len(), 150);
-        }
-        write_lines(files.err.as_ref().unwrap(), 2);
-        assert_eq!(files.read_stdout().unwrap(), format!("{:099}\n{:050}", 0, 0));
-        assert_eq!(files.read_stderr().unwrap(), format!("{:099}\n{:050}", 0, 0));
     }
 
     #[test]
