@@ -11,6 +11,7 @@ mod run;
 mod signal_tests;
 mod status;
 
+use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -18,11 +19,13 @@ use anyhow::{Context, anyhow};
 use evenkeel_kit::Lifecycle;
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
 use crate::modules::MODULES;
 use crate::paths::AgentPaths;
+use crate::probes::ProbeError;
 
 /// Runs the command and prints its error.
 pub fn run_cli(cli: Cli) -> ExitCode {
@@ -47,7 +50,9 @@ fn describe_error(is_root: bool, error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lacks_permission =
         [Errno::ACCESS, Errno::PERM].iter().any(|errno| text.contains(&os_error_suffix(*errno)));
-    if is_root || !lacks_permission {
+    // The text then contains output of a script, which may be about anything.
+    let is_of_script = error.downcast_ref::<ProbeError>().is_some_and(ProbeError::has_output);
+    if is_root || !lacks_permission || is_of_script {
         return text;
     }
     format!("{text}; run this command as root")
@@ -134,14 +139,39 @@ pub(crate) fn run_until_signal<T>(
         let life = Lifecycle::new();
         let stop = life.stopping();
         life.stop_on_signals().context("listen to signals")?;
+        let terminal_signal = wait_for_terminal_signal().context("listen to signals")?;
         tokio::select! {
             done = work => done,
             () = stop.cancelled() => Err(anyhow!("stopped on request")),
+            () = terminal_signal => Err(anyhow!("stopped on request")),
         }
     });
     // A disk that hangs must not keep the process from ending.
     runtime.shutdown_background();
     done
+}
+
+/// Waits for a signal of the terminal that is not ignored: its end, or its key to quit. The signals
+/// are not lost from now on.
+fn wait_for_terminal_signal() -> io::Result<impl Future<Output = ()>> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut quit = signal(SignalKind::quit())?;
+    // nohup(1) ignores the signal.
+    let ignores_hangup = is_ignored(&status, SignalKind::hangup());
+    Ok(async move {
+        tokio::select! {
+            _ = hangup.recv(), if !ignores_hangup => {}
+            _ = quit.recv() => {}
+        }
+    })
+}
+
+/// Whether a process ignores a signal, by its `/proc/PID/status`.
+fn is_ignored(status: &str, signal: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal.as_raw_value() - 1) & 1 == 1
 }
 
 #[cfg(test)]
@@ -171,6 +201,18 @@ mod tests {
         let text = "/etc/evenkeel/agent.toml: Permission denied (os error 13)";
         let config = anyhow::anyhow!(text).context("read the configuration");
         assert!(describe_error(false, &config).ends_with("13); run this command as root"));
+        let status = "ended with status 1: open x: Permission denied (os error 13)".to_owned();
+        let probe = ProbeError::Failed { probe: "/probe".to_owned(), status };
+        assert!(describe_error(false, &probe.into()).ends_with("(os error 13)"));
+    }
+
+    #[test]
+    fn signals_that_nohup_ignores_are_read_from_the_status() {
+        let hangup = SignalKind::hangup();
+        assert!(is_ignored("Name:\ta\nSigIgn:\t0000000000000001\n", hangup));
+        assert!(!is_ignored("Name:\ta\nSigIgn:\t0000000000001004\n", hangup));
+        assert!(is_ignored("SigIgn:\t0000000000001004\n", SignalKind::quit()));
+        assert!(!is_ignored("", hangup));
     }
 
     struct FailingStream(io::ErrorKind);

@@ -21,21 +21,21 @@ static SIGNAL_LOCK: Mutex<()> = Mutex::const_new(());
 
 /// Runs a program that does not end by itself, and sends a signal to this process while it runs.
 /// `pid_file` then contains the process ID of the program. Never returns.
-async fn run_program_and_send_signal(pid_file: PathBuf) {
+async fn run_program_and_send_signal(pid_file: PathBuf, signal: Signal) {
     let path = pid_file.display();
     let script = format!("echo $$ > {path}.new; mv {path}.new {path}; exec sleep 1000");
     let command = Command::new("sh", Duration::MAX).with_arguments(["-c", &script]);
     let runner = HostRunner::new(Path::new("/"));
-    let signal = async {
+    let send_signal = async {
         while !pid_file.exists() {
             tokio::task::yield_now().await;
         }
-        kill_process(getpid(), Signal::TERM).unwrap();
+        kill_process(getpid(), signal).unwrap();
         future::pending::<()>().await;
     };
     tokio::select! {
         output = runner.run(&command) => panic!("{output:?}"),
-        () = signal => {}
+        () = send_signal => {}
     }
 }
 
@@ -53,16 +53,18 @@ fn assert_ends(pid_file: &Path) {
 #[test]
 fn a_signal_ends_the_programs_that_a_command_waits_for() {
     let _alone = SIGNAL_LOCK.blocking_lock();
-    let folder = tempfile::tempdir().unwrap();
-    let pid_file = folder.path().join("pid");
-    let program = run_program_and_send_signal(pid_file.clone());
-    let ended = run_until_signal(async {
-        program.await;
-        Ok(())
-    });
-    let error = ended.unwrap_err();
-    assert_eq!(error.to_string(), "stopped on request");
-    assert_ends(&pid_file);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        let folder = tempfile::tempdir().unwrap();
+        let pid_file = folder.path().join("pid");
+        let program = run_program_and_send_signal(pid_file.clone(), signal);
+        let ended = run_until_signal(async {
+            program.await;
+            Ok(())
+        });
+        let error = ended.unwrap_err();
+        assert_eq!(error.to_string(), "stopped on request", "{signal:?}");
+        assert_ends(&pid_file);
+    }
 }
 
 #[tokio::test]
@@ -71,7 +73,8 @@ async fn a_signal_ends_the_programs_that_a_single_run_waits_for() {
     let folder = tempfile::tempdir().unwrap();
     let pid_file = folder.path().join("pid");
     let life = Lifecycle::new();
-    let (stop, program) = (life.stopping(), run_program_and_send_signal(pid_file.clone()));
+    let (stop, program) =
+        (life.stopping(), run_program_and_send_signal(pid_file.clone(), Signal::TERM));
     let work = async move {
         let stopped: anyhow::Result<ExitCode> = tokio::select! {
             () = program => panic!("the program has ended"),
