@@ -1,7 +1,7 @@
 //! Reads and writes the literal `<Configuration>` of Bcfg2.
 //!
 //! This is the document that Bcfg2's server sends to a client and `bcfg2 -c FILE` stores, not the
-//! repository of the server. Everything that has no counterpart is refused with its path, such as
+//! repository of the server, of which [`groups`] reads two files. Everything that has no counterpart is refused with its path, such as
 //! `Bundle[web]/Path[/etc/motd]/@mode`.
 //!
 //! | Bcfg2 | Entry |
@@ -26,6 +26,7 @@
 mod entries;
 mod entry_reader;
 mod entry_writer;
+pub mod groups;
 mod paths;
 mod shell;
 mod structure_reader;

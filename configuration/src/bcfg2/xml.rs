@@ -28,6 +28,8 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct XmlElement {
     pub name: String,
+    /// Line of the document in which the element begins, from 1.
+    pub line: usize,
     /// Names and values, in the order of the document. Names are unique.
     pub attributes: Vec<(String, String)>,
     /// The text directly in the element, as it is.
@@ -35,6 +37,14 @@ pub(super) struct XmlElement {
     pub children: Vec<XmlElement>,
     /// Whether a comment is directly in the element.
     pub has_comment: bool,
+}
+
+impl XmlElement {
+    /// The value of an attribute.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        let mut attributes = self.attributes.iter();
+        attributes.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
 }
 
 /// Reads a document. The message of an error has the line.
@@ -47,9 +57,13 @@ pub(super) fn parse(document: &str) -> Result<XmlElement, FieldError> {
     let mut reader = Reader::from_str(&document);
     reader.config_mut().expand_empty_elements = true;
     reader.config_mut().check_comments = true;
-    let mut tree = TreeBuilder::default();
+    let mut tree = TreeBuilder { line: 1, ..TreeBuilder::default() };
+    let mut counted = 0;
     loop {
         let at = reader.buffer_position();
+        let position = usize::try_from(at).unwrap_or(document.len());
+        tree.line += count_lines(&document, counted, position);
+        counted = position;
         let event = match reader.read_event() {
             Ok(event) => event,
             Err(error) => {
@@ -73,11 +87,16 @@ pub(super) fn is_xml_char(c: char) -> bool {
     }
 }
 
+/// Number of line breaks between two positions in bytes.
+fn count_lines(document: &str, from: usize, to: usize) -> usize {
+    let bytes = document.as_bytes().get(from..to).unwrap_or_default();
+    bytes.split(|byte| *byte == b'\n').count() - 1
+}
+
 /// An error with the line of a position in bytes.
 fn error_at(document: &str, position: impl TryInto<usize>, message: &str) -> FieldError {
     let position = position.try_into().unwrap_or(usize::MAX).min(document.len());
-    let before = document.as_bytes().get(..position).unwrap_or_default();
-    let line = before.split(|byte| *byte == b'\n').count();
+    let line = 1 + count_lines(document, 0, position);
     FieldError::new("", format!("line {line}: {}", short(message)))
 }
 
@@ -97,6 +116,8 @@ struct TreeBuilder {
     open_elements: Vec<XmlElement>,
     root: Option<XmlElement>,
     element_count: usize,
+    /// Line of the event.
+    line: usize,
     /// Whether an event was read.
     is_started: bool,
 }
@@ -145,7 +166,12 @@ impl TreeBuilder {
         let name = start.name();
         let name: &str = name.as_ref();
         let attributes = read_attributes(start).map_err(|error| format!("<{name}>: {error}"))?;
-        let element = XmlElement { name: name.to_owned(), attributes, ..XmlElement::default() };
+        let element = XmlElement {
+            name: name.to_owned(),
+            line: self.line,
+            attributes,
+            ..XmlElement::default()
+        };
         self.open_elements.push(element);
         Ok(())
     }

@@ -4,6 +4,9 @@
 
 mod accepted;
 mod export;
+mod group_files;
+mod group_model;
+mod group_rules;
 mod hostile;
 mod refused;
 mod round_trip;
