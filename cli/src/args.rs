@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     account::AccountCommand, assignment::AssignmentCommand, audit::Audit, completion::Completion,
     configuration::ConfigurationCommand, context::ContextCommand,
-    custom_config::CustomConfigCommand, explain::Explain, host::HostCommand,
+    custom_config::CustomConfigCommand, explain::Explain, group::GroupCommand, host::HostCommand,
     instance::InstanceCommand, join_token::JoinTokenCommand, location::LocationCommand,
     login::LoginCommand, notification::NotificationCommand,
     notification_target::NotificationTargetCommand, os::OsCommand, passwd::PasswdCommand,
@@ -79,6 +79,9 @@ pub enum Command {
     /// no login. Servers and agents do not apply such documents yet.
     #[command(subcommand)]
     Configuration(ConfigurationCommand),
+    /// Resolve the groups of nodes of Bcfg2.
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Manage local accounts: SSH users of instances.
     #[command(subcommand)]
     Account(AccountCommand),

@@ -8,6 +8,7 @@ pub mod configuration;
 pub mod context;
 pub mod custom_config;
 pub mod explain;
+pub mod group;
 pub mod host;
 pub mod instance;
 pub mod join_token;

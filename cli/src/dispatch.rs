@@ -29,6 +29,7 @@ impl Cli {
             Command::Logout => log_out(globals, system).await?,
             Command::Completion(completion) => completion.run(&mut Cli::command(), system)?,
             Command::Configuration(command) => return command.run(globals, system),
+            Command::Group(command) => return command.run(globals, system),
             Command::Os(OsCommand::Transfer(moving)) => {
                 let printer = &mut Printer::new(system, globals.output, globals.ids_only);
                 return moving.run(printer).await;
@@ -146,6 +147,7 @@ async fn dispatch(
         | Command::Logout
         | Command::Completion(_)
         | Command::Configuration(_)
+        | Command::Group(_)
         | Command::Version => {
             unreachable!("these commands have run before, or need no server")
         }

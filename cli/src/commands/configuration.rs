@@ -2,8 +2,8 @@
 //! no server.
 
 mod diff;
-mod parsed;
-mod source;
+pub(super) mod parsed;
+pub(super) mod source;
 
 use std::path::PathBuf;
 

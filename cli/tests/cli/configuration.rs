@@ -81,7 +81,7 @@ bundles:
 "#;
 
 /// A command line without a login, whose file of contexts is unusable, with files in its home.
-async fn cli_with(files: &[(&str, &str)]) -> TestCli {
+pub async fn cli_with(files: &[(&str, &str)]) -> TestCli {
     let mut cli = TestCli::new().await;
     cli.token = None;
     fs::write(&cli.contexts, "{ not a list of contexts").expect("written");
@@ -93,7 +93,7 @@ async fn cli_with(files: &[(&str, &str)]) -> TestCli {
 
 /// Runs a line with `@` for the home directory. Returns notes and output, or the error and its
 /// hint.
-async fn run(cli: &TestCli, line: &str, input: &str) -> (String, Option<Ending>) {
+pub async fn run(cli: &TestCli, line: &str, input: &str) -> (String, Option<Ending>) {
     let home = cli.home.path().display().to_string();
     let result = cli.bare(&line.replace('@', &home), input).await;
     assert_eq!(cli.fake_server.requests(), "", "{line}");
@@ -109,14 +109,14 @@ fn describe(failure: &Failure) -> String {
 }
 
 /// Runs a line that must succeed.
-async fn output(cli: &TestCli, line: &str) -> String {
+pub async fn output(cli: &TestCli, line: &str) -> String {
     let (text, ending) = run(cli, line, "").await;
     assert_eq!(ending, Some(Ending::Done), "{line}: {text}");
     text
 }
 
 /// Runs a line that must fail.
-async fn error(cli: &TestCli, line: &str) -> String {
+pub async fn error(cli: &TestCli, line: &str) -> String {
     let (text, ending) = run(cli, line, "").await;
     assert_eq!(ending, None, "{line}: {text}");
     text
@@ -328,14 +328,15 @@ async fn unreadable_documents_are_refused_with_the_reason_and_a_hint() {
         (
             "@/large.yaml",
             "cannot read @/large.yaml: it is larger than 16 MiB\n\
-             hint: a document has the desired state of one node; for large files, write their \
-             `uri` and `sha256` in place of their content",
+             hint: check that it is the right file; in a configuration document, write `uri` and \
+             `sha256` in place of the content of a large file",
         ),
         ("/dev/zero", "cannot read /dev/zero: it is larger than 16 MiB\n"),
         (
             "@/latin1.yaml",
             "cannot read @/latin1.yaml: line 2 is not UTF-8 (byte 17 of the file)\n\
-             hint: save the document as UTF-8; write content that is not text as `base64`",
+             hint: save the file as UTF-8; in a configuration document, write content that is not \
+             text as `base64`",
         ),
     ] {
         for line in [

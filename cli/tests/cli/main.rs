@@ -9,6 +9,7 @@ mod fake_provider;
 mod fake_server;
 mod files;
 mod fleet;
+mod groups;
 mod hosts;
 mod images;
 mod lists;

@@ -141,8 +141,8 @@ fn unreadable(name: &str, error: &io::Error) -> Failure {
 fn too_large(name: &str) -> Failure {
     Failure::usage_with(
         format!("cannot read {name}: it is larger than {} MiB", MAX_DOCUMENT_BYTES >> 20),
-        "a document has the desired state of one node; for large files, write their `uri` and \
-         `sha256` in place of their content",
+        "check that it is the right file; in a configuration document, write `uri` and `sha256` in \
+         place of the content of a large file",
     )
 }
 
@@ -151,7 +151,8 @@ fn not_text(name: &str, error: &std::string::FromUtf8Error) -> Failure {
     let line = error.as_bytes()[..valid].split(|byte| *byte == b'\n').count();
     Failure::usage_with(
         format!("cannot read {name}: line {line} is not UTF-8 (byte {} of the file)", valid + 1),
-        "save the document as UTF-8; write content that is not text as `base64`",
+        "save the file as UTF-8; in a configuration document, write content that is not text as \
+         `base64`",
     )
 }
 
