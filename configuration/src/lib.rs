@@ -2,14 +2,14 @@
 //!
 //! A document lists entries in bundles. An entry is a component, a name and the desired state, for
 //! example `File`, `/etc/motd` and its content. The crate reads documents in three formats, checks
-//! them, and computes their revision. It does no input or output. All readers return
-//! [`ReadError`].
+//! them, and computes their revision. It does no input or output. The readers of
+//! documents return [`ReadError`].
 //!
 //! | Module | Contents |
 //! | --- | --- |
 //! | [`document`] | the types of a document |
 //! | [`native`] | reads documents in YAML and JSON |
-//! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2 |
+//! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2, and resolves its groups |
 //! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
 //! | [`limits`] | limits of all formats |
 //! | [`validation`] | the rules of a document, with the path of each field that breaks one |

@@ -67,9 +67,18 @@ impl ErrorList {
     }
 
     /// All errors; the last one has the number of those that are not kept.
-    pub(crate) fn into_errors(mut self) -> Vec<FieldError> {
+    pub(crate) fn into_errors(self) -> Vec<FieldError> {
+        self.into_list("errors")
+    }
+
+    /// The same for a list of warnings.
+    pub(crate) fn into_warnings(self) -> Vec<FieldError> {
+        self.into_list("warnings")
+    }
+
+    fn into_list(mut self, kind: &str) -> Vec<FieldError> {
         if self.omitted > 0 {
-            let message = format!("{} further errors are not listed", self.omitted);
+            let message = format!("{} further {kind} are not listed", self.omitted);
             self.errors.push(FieldError::new("", message));
         }
         self.errors

@@ -209,6 +209,9 @@ fn files_that_attack_the_reader_are_refused() {
     assert!(group_errors(&long).len() < 3_000);
     let errors = GroupFile::read(&format!("<Groups>{}</Groups>", "<Group/>".repeat(90_000)));
     assert_eq!(errors.unwrap_err().len(), 101);
+    let file = GroupFile::read(&format!("<Groups>{}</Groups>", "<Bundle name='x'/>".repeat(300)));
+    let warnings = lines(file.unwrap().warnings());
+    assert!(warnings.ends_with("\n200 further warnings are not listed"), "{warnings}");
 }
 
 proptest! {

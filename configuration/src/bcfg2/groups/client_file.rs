@@ -42,7 +42,7 @@ impl ClientFile {
         findings.check_root(&root, "Clients");
         file.read_children(&root, &mut findings);
         file.check_aliases(&mut findings);
-        file.warnings = findings.warnings.into_errors();
+        file.warnings = findings.warnings.into_warnings();
         let errors = findings.errors.into_errors();
         if errors.is_empty() { Ok(file) } else { Err(errors) }
     }

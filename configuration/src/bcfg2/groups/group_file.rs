@@ -70,7 +70,7 @@ impl GroupFile {
         reader.define_groups();
         reader.add_rules();
         let GroupReader { mut file, findings, .. } = reader;
-        file.warnings = findings.warnings.into_errors();
+        file.warnings = findings.warnings.into_warnings();
         let errors = findings.errors.into_errors();
         if errors.is_empty() { Ok(file) } else { Err(errors) }
     }
