@@ -1,8 +1,8 @@
 //! Reads and writes the literal `<Configuration>` of Bcfg2.
 //!
 //! This is the document that Bcfg2's server sends to a client and `bcfg2 -c FILE` stores, not the
-//! repository of the server, of which [`groups`] reads two files. Everything that has no counterpart is refused with its path, such as
-//! `Bundle[web]/Path[/etc/motd]/@mode`.
+//! repository of the server, of which [`groups`] reads two files. Everything that has no counterpart
+//! is refused with its path, such as `Bundle[web]/Path[/etc/motd]/@mode`.
 //!
 //! | Bcfg2 | Entry |
 //! | --- | --- |

@@ -2,8 +2,8 @@
 //!
 //! A document lists entries in bundles. An entry is a component, a name and the desired state, for
 //! example `File`, `/etc/motd` and its content. The crate reads documents in three formats, checks
-//! them, and computes their revision. It does no input or output. The readers of
-//! documents return [`ReadError`].
+//! them, and computes their revision. It does no input or output. The readers of documents return
+//! [`ReadError`].
 //!
 //! | Module | Contents |
 //! | --- | --- |

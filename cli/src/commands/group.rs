@@ -1,13 +1,16 @@
 //! `evenkeel group`: groups of nodes. Resolving the groups of Bcfg2 needs no server.
 
+mod include_folder;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use evenkeel_configuration::FieldError;
 use evenkeel_configuration::bcfg2::groups::{
-    ClientFile, GroupFile, NodeGroups, ResolveError, resolve,
+    ClientFile, GroupFile, NodeGroups, ReadInclude, ResolveError, resolve,
 };
 
+use self::include_folder::IncludeFolder;
 use super::configuration::parsed::to_lines;
 use super::configuration::source::{DocumentSource, is_standard_input};
 use crate::options::GlobalOptions;
@@ -35,8 +38,8 @@ const RESOLVE_EXAMPLES: &str = "Examples:
 /// JSON, with `-o yaml` YAML, and with `-q` only the groups, one on a line. Needs no server and no
 /// login.
 ///
-/// Prints warnings about what Bcfg2 ignores in the files. Exits with status 1 if a file is invalid
-/// or if the node has no profile.
+/// Follows `xi:include` in the folder of each file. Prints warnings about what Bcfg2 ignores in the
+/// files. Exits with status 1 if a file is invalid or if the node has no profile.
 #[derive(Debug, Args)]
 #[command(after_help = RESOLVE_EXAMPLES)]
 pub struct ResolveGroups {
@@ -105,14 +108,20 @@ impl ResolveGroups {
     }
 }
 
-/// Reads a file. Returns its name for messages as well.
+/// Reads a file and the files that it includes. Returns its name for messages as well.
 fn load<T>(
     path: &Path,
-    read: impl FnOnce(&str) -> Result<T, Vec<FieldError>>,
+    read: impl FnOnce(&str, Option<&mut ReadInclude<'_>>) -> Result<T, Vec<FieldError>>,
     system: &mut System<'_>,
 ) -> Result<(String, T), Failure> {
     let DocumentSource { name, text } = DocumentSource::read(path, &mut *system.input)?;
-    match read(&text) {
+    let result = if is_standard_input(path) {
+        read(&text, None)
+    } else {
+        let folder = IncludeFolder::from_file(path);
+        read(&text, Some(&mut |include| folder.read_file(include)))
+    };
+    match result {
         Ok(file) => Ok((name, file)),
         Err(errors) => Err(Failure::InvalidDocument { name, errors: to_lines(&errors) }),
     }

@@ -77,18 +77,58 @@ async fn warnings_name_the_file_and_the_line() {
 }
 
 #[tokio::test]
+async fn files_in_the_folder_are_included_and_others_are_not() {
+    let cli = cli_with(&[("clients.xml", CLIENTS)]).await;
+    let home = cli.home.path();
+    let include = |file: &str| {
+        let groups = format!(
+            "<Groups xmlns:xi='http://www.w3.org/2001/XInclude'><xi:include href='{file}'/></Groups>"
+        );
+        fs::write(home.join("metadata/groups.xml"), groups).expect("written");
+    };
+    fs::create_dir_all(home.join("metadata/d")).expect("created");
+    fs::write(home.join("metadata/d/web.xml"), GROUPS).expect("written");
+    fs::write(home.join("secret.xml"), "<Groups/>").expect("written");
+    std::os::unix::fs::symlink("../secret.xml", home.join("metadata/link.xml")).expect("created");
+    let line = "evenkeel group resolve --groups @/metadata/groups.xml --clients @/clients.xml \
+                --node web1 -q";
+
+    include("d/web.xml");
+    assert_eq!(output(&cli, line).await, "base\nweb\n");
+    include(&home.join("metadata/d/web.xml").display().to_string());
+    assert_eq!(output(&cli, line).await, "base\nweb\n");
+    include("no.xml");
+    let text = output(&cli, line).await;
+    assert!(text.contains("line 1: there is no file no.xml; Bcfg2 skips it\n"), "{text}");
+    for file in ["../secret.xml", "link.xml", "/dev/null"] {
+        include(file);
+        let text = error(&cli, line).await;
+        let reason = format!("cannot include {file}: it is not in the folder @/metadata");
+        assert!(text.contains(&reason), "{text}");
+    }
+    include("d");
+    let text = error(&cli, line).await;
+    assert!(text.contains("cannot include d: it is not a file"), "{text}");
+    include("groups.xml");
+    let text = error(&cli, line).await;
+    assert!(text.contains("check that no file includes itself"), "{text}");
+    let groups = fs::read_to_string(home.join("metadata/groups.xml")).expect("read");
+    let line = "evenkeel group resolve --groups - --clients @/clients.xml --node web1";
+    let (text, ending) = run(&cli, line, &groups).await;
+    assert!(text.contains("because the file is standard input"), "{text}");
+    assert_eq!(ending, None);
+}
+
+#[tokio::test]
 async fn errors_name_the_file_and_the_line() {
     let cli = cli_with(&[("groups.xml", GROUPS), ("clients.xml", CLIENTS)]).await;
     let write = |name: &str, content: &[u8]| {
         fs::write(cli.home.path().join(name), content).expect("written");
     };
-    write(
-        "groups.xml",
-        b"<Groups>\n<Group name='a'><Client name='b'><Bundle name='x'/></Client></Group></Groups>",
-    );
+    write("groups.xml", b"<Groups>\n<Client name='b'><Group name='x'/></Client></Groups>");
     let text = error(&cli, &resolve("web1")).await;
     let expected =
-        "@/groups.xml is not a valid document:\n  line 2: bundle x is inside of a condition";
+        "@/groups.xml is not a valid document:\n  line 2: group x is not defined, and Bcfg2 reads";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.ends_with("hint: correct these fields and repeat the command"), "{text}");
 
@@ -97,10 +137,10 @@ async fn errors_name_the_file_and_the_line() {
     let expected = "@/clients.xml has no client web2, and @/groups.xml no default profile\nhint: ";
     assert!(text.starts_with(expected), "{text}");
 
-    write("clients.xml", b"<Clients>\n<Client name='a' profile='web' password='hunter2'/>\n<Client name='A' profile='web'/></Clients>");
+    write("clients.xml", b"<Clients>\n<Client name='a' password='hunter2'/></Clients>");
     let text = error(&cli, &resolve("a")).await;
     let expected =
-        "@/clients.xml is not a valid document:\n  line 3: client a is in line 2 as well";
+        "@/clients.xml is not a valid document:\n  line 2: <Client> has no attribute profile";
     assert!(text.starts_with(expected) && !text.contains("hunter2"), "{text}");
 
     write("clients.xml", b"<Clients>\n\xff</Clients>");

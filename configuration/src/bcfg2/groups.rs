@@ -11,12 +11,14 @@
 //! - Groups of facts (probes, in Bcfg2) join after the other groups are complete. The node keeps
 //!   the bundles of a group that this removes.
 //!
-//! Two things are refused, because Bcfg2 does not do what a reader expects: a bundle inside of a
-//! condition, and a negated definition without conditions or with bundles.
+//! Where Bcfg2 does not do what a reader expects, the file has a warning: for example for a bundle
+//! inside of a condition, and for a negated definition with bundles. Files are refused if Bcfg2
+//! fails on them, or if the result depends on something that is not read.
 
 mod client_file;
 mod definitions;
 mod group_file;
+mod includes;
 mod names;
 mod resolver;
 
@@ -29,6 +31,7 @@ use crate::validation::{ErrorList, short};
 
 pub use client_file::ClientFile;
 pub use group_file::GroupFile;
+pub use includes::ReadInclude;
 pub use resolver::{ResolveError, resolve};
 
 /// The groups and bundles of a node.
@@ -54,11 +57,11 @@ struct FileFindings {
 
 impl FileFindings {
     fn add_error(&mut self, element: &XmlElement, message: impl Into<String>) {
-        self.errors.add(&line_path(element.line), message);
+        self.errors.add(&element.location.to_string(), message);
     }
 
     fn add_warning(&mut self, element: &XmlElement, message: impl Into<String>) {
-        self.warnings.add(&line_path(element.line), message);
+        self.warnings.add(&element.location.to_string(), message);
     }
 
     /// The value of an attribute that must be there.
@@ -95,22 +98,7 @@ impl FileFindings {
 
     /// Refuses an element that is not accepted in its parent.
     fn refuse_element(&mut self, element: &XmlElement, accepted: &str) {
-        if element.name.ends_with(":include") {
-            let file = element.attribute("href").map_or("the file", |href| href);
-            let file = short(file);
-            let message = format!(
-                "<{}> is not followed; replace it with the elements of {file}",
-                element.name
-            );
-            self.add_error(element, message);
-            return;
-        }
         let tag = short(&element.name);
         self.add_error(element, format!("<{tag}> is not accepted here; accepted: {accepted}"));
     }
-}
-
-/// Path of a line in messages.
-fn line_path(line: usize) -> String {
-    format!("line {line}")
 }

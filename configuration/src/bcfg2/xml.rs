@@ -4,6 +4,8 @@
 //! files of the machine, and make a small document huge.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 
 use quick_xml::escape::resolve_xml_entity;
 use quick_xml::events::{BytesDecl, BytesRef, BytesStart, Event};
@@ -16,7 +18,7 @@ use crate::validation::{FieldError, short};
 const MAX_DEPTH: usize = 16;
 
 /// Maximum number of elements.
-const MAX_ELEMENTS: usize = 100_000;
+pub(super) const MAX_ELEMENTS: usize = 100_000;
 
 /// Maximum number of attributes of an element.
 const MAX_ATTRIBUTES_PER_ELEMENT: usize = 64;
@@ -28,8 +30,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct XmlElement {
     pub name: String,
-    /// Line of the document in which the element begins, from 1.
-    pub line: usize,
+    pub location: ElementLocation,
     /// Names and values, in the order of the document. Names are unique.
     pub attributes: Vec<(String, String)>,
     /// The text directly in the element, as it is.
@@ -39,11 +40,41 @@ pub(super) struct XmlElement {
     pub has_comment: bool,
 }
 
+/// Where an element begins.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ElementLocation {
+    /// From 1.
+    pub line: usize,
+    /// The included file. None: the document itself.
+    pub file: Option<Arc<str>>,
+}
+
+impl fmt::Display for ElementLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        match &self.file {
+            Some(file) => write!(f, " of {}", short(file)),
+            None => Ok(()),
+        }
+    }
+}
+
 impl XmlElement {
     /// The value of an attribute.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let mut attributes = self.attributes.iter();
         attributes.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Number of elements, with this one.
+    pub fn count_elements(&self) -> usize {
+        1 + self.children.iter().map(Self::count_elements).sum::<usize>()
+    }
+
+    /// Sets the file of the element and of all elements in it.
+    pub fn set_file(&mut self, file: &Arc<str>) {
+        self.location.file = Some(Arc::clone(file));
+        self.children.iter_mut().for_each(|child| child.set_file(file));
     }
 }
 
@@ -168,7 +199,7 @@ impl TreeBuilder {
         let attributes = read_attributes(start).map_err(|error| format!("<{name}>: {error}"))?;
         let element = XmlElement {
             name: name.to_owned(),
-            line: self.line,
+            location: ElementLocation { line: self.line, file: None },
             attributes,
             ..XmlElement::default()
         };

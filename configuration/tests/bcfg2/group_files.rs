@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use evenkeel_configuration::FieldError;
 use evenkeel_configuration::bcfg2::groups::{ClientFile, GroupFile};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use crate::group_rules::resolve_node;
 
@@ -14,11 +15,11 @@ fn lines(errors: &[FieldError]) -> String {
 }
 
 fn group_errors(text: &str) -> String {
-    GroupFile::read(text).map_or_else(|errors| lines(&errors), |_| "none".to_owned())
+    GroupFile::read(text, None).map_or_else(|errors| lines(&errors), |_| "none".to_owned())
 }
 
 fn client_errors(text: &str) -> String {
-    ClientFile::read(text).map_or_else(|errors| lines(&errors), |_| "none".to_owned())
+    ClientFile::read(text, None).map_or_else(|errors| lines(&errors), |_| "none".to_owned())
 }
 
 /// Errors of the content of `<Groups>`, which begins in line 2.
@@ -27,10 +28,9 @@ fn group_content_errors(content: &str) -> String {
 }
 
 #[test]
-fn groups_that_bcfg2_reads_in_another_way_are_refused() {
-    let bundle = "is inside of a condition, which Bcfg2 ignores with the bundle or without it; \
-                  define a group with the bundle below <Groups>, and put that group into the \
-                  condition";
+fn groups_that_bcfg2_reads_in_another_way_are_a_warning() {
+    let bundle = "is inside of a condition: Bcfg2 ignores the bundle or the condition; define a \
+                  group with the bundle below <Groups>, and put that group into the condition";
     let cases = [
         (
             "<Group name='a'>\n<Group name='b'><Bundle name='x'/></Group></Group>",
@@ -58,19 +58,28 @@ fn groups_that_bcfg2_reads_in_another_way_are_refused() {
                 .to_owned(),
         ),
         (
-            "<Group name='a'><Client name='n1'/></Group>",
+            "<Group name='n1'><Client name='n1'/></Group>",
             "line 2: <Client> without groups inside: Bcfg2 takes it as a group n1; remove it, or \
              put groups inside"
                 .to_owned(),
         ),
-        (
-            "<Client name='n1'>\n\n<Group name='b'/></Client>",
-            "line 4: group b is not defined, and Bcfg2 reads no definition inside of a client; add \
-             <Group name=\"b\"/> below <Groups>"
-                .to_owned(),
-        ),
     ];
-    for (content, error) in cases {
+    for (content, warning) in cases {
+        let file = GroupFile::read(&format!("<Groups>\n{content}\n</Groups>"), None).unwrap();
+        assert_eq!(lines(file.warnings()), warning, "{content}");
+    }
+}
+
+#[test]
+fn memberships_that_bcfg2_fails_on_are_refused() {
+    for (content, group) in [
+        ("<Client name='n1'>\n\n<Group name='b'/></Client>", "b"),
+        ("<Group name='a'>\n\n<Client name='n1'/></Group>", "n1"),
+    ] {
+        let error = format!(
+            "line 4: group {group} is not defined, and Bcfg2 reads no definition inside of a client; \
+             add <Group name=\"{group}\"/> below <Groups>"
+        );
         assert_eq!(group_content_errors(content), error, "{content}");
     }
 }
@@ -85,6 +94,10 @@ fn what_is_missing_or_not_accepted_is_named() {
             "line 2: <Bundle> has no attribute name; add name=\"…\"",
         ),
         (
+            "<Group name='a'><Bundle name='b'><Group name='c'/></Bundle></Group>",
+            "line 2: <Group> is not accepted here; accepted: none",
+        ),
+        (
             "<Client><Group name='a'/></Client>",
             "line 2: <Client> has no attribute name; add name=\"…\"",
         ),
@@ -94,7 +107,7 @@ fn what_is_missing_or_not_accepted_is_named() {
         ),
         (
             "<xi:include xmlns:xi='http://www.w3.org/2001/XInclude' href='web.xml'/>",
-            "line 2: <xi:include> is not followed; replace it with the elements of web.xml",
+            "line 2: web.xml is not read, because the file is standard input; give the path of the file",
         ),
     ];
     for (content, error) in cases {
@@ -111,17 +124,13 @@ fn what_is_missing_or_not_accepted_is_named() {
 }
 
 #[test]
-fn clients_need_a_name_of_their_own_and_a_profile() {
+fn clients_need_a_name_and_a_profile() {
     let cases = [
         ("<Client name='n1'/>", "line 2: <Client> has no attribute profile; add profile=\"…\""),
         (
             "<Client/>",
             "line 2: <Client> has no attribute name; add name=\"…\"\n\
              line 2: <Client> has no attribute profile; add profile=\"…\"",
-        ),
-        (
-            "<Client name='n1' profile='a'/>\n<Client name='N1' profile='b'/>",
-            "line 3: client n1 is in line 2 as well; remove one of them",
         ),
         (
             "<Client name='n1' profile='a'><Alias/></Client>",
@@ -150,7 +159,7 @@ fn what_bcfg2_ignores_is_a_warning() {
         <Client name='N1'/>
         <Group name='d' default='true'/>
         <Group name='e' profile='true' default='true'/>";
-    let file = GroupFile::read(&format!("<Groups>\n{content}\n</Groups>")).unwrap();
+    let file = GroupFile::read(&format!("<Groups>\n{content}\n</Groups>"), None).unwrap();
     assert_eq!(
         lines(file.warnings()),
         "line 2: bundle x is in no group
@@ -161,18 +170,20 @@ line 3: Bcfg2 takes profile=\"True\" as false; write \"true\" or \"false\"
 line 4: group a is defined in line 3; Bcfg2 ignores the attributes and bundles of this definition
 line 6: the default group d is not a profile; add profile=\"true\"
 line 7: group d is a default as well; Bcfg2 takes e
-line 3: Bcfg2 takes group b as a condition, because it has a comment inside; move the comment"
+line 3: Bcfg2 takes b as a condition, because it has a comment inside; move the comment"
     );
     let content =
         "<Client name='n1' profile='a' adress='::1'><Alias name='M'/><Alias name='n2'/></Client>
         <Client name='n2' profile='a'><Alias name='k'/></Client>
-        <Client name='n3' profile='a'><Alias name='k'/></Client>";
-    let file = ClientFile::read(&format!("<Clients>\n{content}\n</Clients>")).unwrap();
+        <Client name='n3' profile='a'><Alias name='k'/></Client>
+        <Client name='N3' profile='b'/>";
+    let file = ClientFile::read(&format!("<Clients>\n{content}\n</Clients>"), None).unwrap();
     assert_eq!(
         lines(file.warnings()),
         "line 2: <Client> has no attribute adress in Bcfg2; it is ignored
 line 2: alias M matches no node, because Bcfg2 compares lower-case names; write m
 line 4: k is an alias of n2 as well; Bcfg2 takes it as n3
+line 5: client n3 is in line 4 as well; Bcfg2 gives it all of the profiles
 line 3: Bcfg2 takes n2 as an alias of client n1"
     );
 }
@@ -207,14 +218,19 @@ fn files_that_attack_the_reader_are_refused() {
         "ä".repeat(20_000)
     );
     assert!(group_errors(&long).len() < 3_000);
-    let errors = GroupFile::read(&format!("<Groups>{}</Groups>", "<Group/>".repeat(90_000)));
+    let errors = GroupFile::read(&format!("<Groups>{}</Groups>", "<Group/>".repeat(90_000)), None);
     assert_eq!(errors.unwrap_err().len(), 101);
-    let file = GroupFile::read(&format!("<Groups>{}</Groups>", "<Bundle name='x'/>".repeat(300)));
+    let file =
+        GroupFile::read(&format!("<Groups>{}</Groups>", "<Bundle name='x'/>".repeat(300)), None);
     let warnings = lines(file.unwrap().warnings());
     assert!(warnings.ends_with("\n200 further warnings are not listed"), "{warnings}");
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        rng_seed: RngSeed::Fixed(20_261_201), ..ProptestConfig::default()
+    })]
+
     #[test]
     fn any_content_is_read_or_refused(
         tokens in prop::collection::vec(prop::sample::select(vec![

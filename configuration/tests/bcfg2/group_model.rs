@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use crate::group_rules::resolve_node;
 
@@ -266,6 +267,10 @@ fn outer_elements() -> impl Strategy<Value = Vec<Element>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        rng_seed: RngSeed::Fixed(20_261_201), ..ProptestConfig::default()
+    })]
+
     #[test]
     fn groups_and_bundles_are_those_of_the_model(
         elements in outer_elements(),

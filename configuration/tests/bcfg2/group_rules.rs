@@ -242,12 +242,55 @@ const CASES: &[Case] = &[
         expected: "n1 a [a b] []",
     },
     Case {
-        name: "a bundle below Groups in a condition is in the condition",
+        name: "Bcfg2 ignores the condition of a bundle in the first definition",
         groups: r#"<Group name="web" profile="true"><Groups><Group name="base"><Bundle name="b"/><Group name="x"/></Group></Groups></Group>"#,
         clients: r#"<Clients><Client name="n1" profile="web"/></Clients>"#,
         node: "n1",
         facts: &["base"],
-        expected: "refused",
+        expected: "n1 web [base web x] [b]",
+    },
+    Case {
+        name: "a bundle in a condition belongs to a group without another definition",
+        groups: r#"<Group name="web" profile="true"><Group name="os"><Group name="base"><Bundle name="b"/></Group></Group></Group>
+            <Client name="n1"><Group name="base"/></Client>"#,
+        clients: r#"<Client name="n1" profile="web"/>"#,
+        node: "n1",
+        facts: &[],
+        expected: "n1 web [base web] [b]",
+    },
+    Case {
+        name: "other bundles in a condition are ignored",
+        groups: r#"<Group name="web" profile="true"><Group name="base"><Bundle name="b"/></Group><Client name="n1"><Bundle name="c"/></Client></Group>
+            <Client name="n1"><Bundle name="d"/><Group name="base"/><Group name="base"><Bundle name="e"/></Group></Client><Group name="base"/>"#,
+        clients: r#"<Client name="n1" profile="web"/>"#,
+        node: "n1",
+        facts: &[],
+        expected: "n1 web [base web] []",
+    },
+    Case {
+        name: "the bundles of a negated definition are those of the group",
+        groups: r#"<Group name="web" profile="true"/><Group name="web" negate="true"><Bundle name="x"/></Group>
+            <Group name="base" negate="true"><Bundle name="b"/><Group name="c"/></Group><Group name="c" negate="true"/>"#,
+        clients: r#"<Client name="n1" profile="web"/><Client name="n2" profile="base"/>"#,
+        node: "n2",
+        facts: &[],
+        expected: "n2 - [base] [b]",
+    },
+    Case {
+        name: "a client without groups in a condition is a group",
+        groups: r#"<Group name="web" profile="true"><Client name="n1"/><Client name="kvm" negate="true"/></Group><Group name="n1"><Bundle name="b"/></Group>"#,
+        clients: r#"<Client name="n1" profile="web"/>"#,
+        node: "n1",
+        facts: &["kvm"],
+        expected: "n1 web [n1 web] [b]",
+    },
+    Case {
+        name: "a client that is there twice has both profiles",
+        groups: r#"<Group name="a"><Bundle name="x"/></Group><Group name="b" profile="true"><Bundle name="y"/></Group><Group name="c" profile="true"/>"#,
+        clients: r#"<Client name="n1" profile="a"/><Client name="N1" profile="b"/><Client name="n1" profile="c"/>"#,
+        node: "n1",
+        facts: &[],
+        expected: "n1 b [a b c] [x y]",
     },
     Case {
         name: "Groups inside of Groups define groups",
@@ -325,9 +368,9 @@ pub fn resolve_node(
     facts: &[impl AsRef<str>],
 ) -> Result<NodeGroups, String> {
     let lines = |errors: Vec<_>| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let groups = GroupFile::read(&format!("<Groups>{groups}</Groups>"));
+    let groups = GroupFile::read(&format!("<Groups>{groups}</Groups>"), None);
     let groups = groups.map_err(|errors| lines(errors).join("\n"))?;
-    let clients = ClientFile::read(&format!("<Clients>{clients}</Clients>"));
+    let clients = ClientFile::read(&format!("<Clients>{clients}</Clients>"), None);
     let clients = clients.map_err(|errors| lines(errors).join("\n"))?;
     let facts: Vec<String> = facts.iter().map(|fact| fact.as_ref().to_owned()).collect();
     resolve(&groups, &clients, node, &facts).map_err(|error| error.to_string())

@@ -5,6 +5,7 @@
 mod accepted;
 mod export;
 mod group_files;
+mod group_includes;
 mod group_model;
 mod group_rules;
 mod hostile;

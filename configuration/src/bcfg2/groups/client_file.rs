@@ -3,8 +3,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use super::{FileFindings, XmlElement, line_path};
-use crate::bcfg2::xml;
+use super::includes::{ReadInclude, parse_with_includes};
+use super::{FileFindings, XmlElement};
+use crate::bcfg2::xml::ElementLocation;
 use crate::validation::{FieldError, short};
 
 /// Attributes of `<Client>` in all versions of Bcfg2.
@@ -25,20 +26,24 @@ pub struct ClientFile {
 
 #[derive(Debug)]
 struct ClientRecord {
-    profile: String,
-    line: usize,
+    /// More than one if the file has the client several times.
+    profiles: Vec<String>,
+    location: ElementLocation,
 }
 
 impl ClientFile {
-    /// Reads a `clients.xml`.
+    /// Reads a `clients.xml`, and with `read_include` the files that it includes.
     ///
     /// # Errors
-    /// The text is no such file, a client has no name or no profile, or two clients have one name.
-    /// The path of each error is the line.
-    pub fn read(text: &str) -> Result<Self, Vec<FieldError>> {
-        let root = xml::parse(text).map_err(|error| vec![error])?;
+    /// The text is no such file, or a client has no name or no profile. The path of each error is
+    /// the line.
+    pub fn read(
+        text: &str,
+        read_include: Option<&mut ReadInclude<'_>>,
+    ) -> Result<Self, Vec<FieldError>> {
         let mut file = Self::default();
         let mut findings = FileFindings::default();
+        let root = parse_with_includes(text, read_include, &mut findings)?;
         findings.check_root(&root, "Clients");
         file.read_children(&root, &mut findings);
         file.check_aliases(&mut findings);
@@ -59,9 +64,9 @@ impl ClientFile {
         self.aliases.get(&name).cloned().unwrap_or(name)
     }
 
-    /// The profile of a client.
-    pub(super) fn profile(&self, client: &str) -> Option<&str> {
-        self.clients.get(client).map(|client| client.profile.as_str())
+    /// The profiles of a client, in the order of the document. None if there is no such client.
+    pub(super) fn profiles(&self, client: &str) -> &[String] {
+        self.clients.get(client).map_or(&[], |client| &client.profiles)
     }
 
     fn read_children(&mut self, parent: &XmlElement, findings: &mut FileFindings) {
@@ -85,16 +90,19 @@ impl ClientFile {
         for alias in &element.children {
             self.read_alias(alias, &name, findings);
         }
-        let record = ClientRecord { profile: profile.to_owned(), line: element.line };
+        let profile = profile.to_owned();
         match self.clients.entry(name) {
             Entry::Vacant(entry) => {
-                entry.insert(record);
+                let location = element.location.clone();
+                entry.insert(ClientRecord { profiles: vec![profile], location });
             }
-            Entry::Occupied(entry) => {
-                let (name, line) = (short(entry.key()), entry.get().line);
-                let message =
-                    format!("client {name} is in line {line} as well; remove one of them");
-                findings.add_error(element, message);
+            Entry::Occupied(mut entry) => {
+                let (name, location) = (short(entry.key()), &entry.get().location);
+                let message = format!(
+                    "client {name} is in {location} as well; Bcfg2 gives it all of the profiles"
+                );
+                findings.add_warning(element, message);
+                entry.get_mut().profiles.push(profile);
             }
         }
     }
@@ -131,7 +139,7 @@ impl ClientFile {
             if let Some(hidden) = self.clients.get(alias) {
                 let (name, target) = (short(alias), short(target));
                 let message = format!("Bcfg2 takes {name} as an alias of client {target}");
-                findings.warnings.add(&line_path(hidden.line), message);
+                findings.warnings.add(&hidden.location.to_string(), message);
             }
         }
     }

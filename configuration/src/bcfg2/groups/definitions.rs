@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::names::{GroupId, GroupNames};
 use super::{FileFindings, XmlElement};
+use crate::bcfg2::xml::ElementLocation;
 use crate::validation::{excerpt, short};
 
 /// Attributes of a definition.
@@ -15,7 +16,7 @@ pub(super) struct GroupDefinition {
     pub bundles: Vec<String>,
     pub category: Option<String>,
     pub is_profile: bool,
-    line: usize,
+    location: ElementLocation,
 }
 
 /// All defined groups.
@@ -50,9 +51,9 @@ impl GroupDefinitions {
         if let Some(first) = self.groups.get(&group) {
             if has_definition(element) {
                 let message = format!(
-                    "group {name} is defined in line {}; Bcfg2 ignores the attributes and bundles \
+                    "group {name} is defined in {}; Bcfg2 ignores the attributes and bundles \
                      of this definition",
-                    first.line
+                    first.location
                 );
                 findings.add_warning(element, message);
             }
@@ -65,7 +66,7 @@ impl GroupDefinitions {
             bundles: bundles.collect(),
             category: category.map(str::to_owned),
             is_profile: read_flag(element, "profile", findings),
-            line: element.line,
+            location: element.location.clone(),
         };
         // The attribute has no effect on groups. Bcfg2's clients may only select public profiles.
         read_flag(element, "public", findings);

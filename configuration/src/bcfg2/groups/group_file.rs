@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::definitions::GroupDefinitions;
+use super::includes::{ReadInclude, parse_with_includes};
 use super::names::{GroupId, GroupNames};
 use super::{FileFindings, XmlElement};
-use crate::bcfg2::xml;
+use crate::bcfg2::xml::ElementLocation;
 use crate::validation::{FieldError, short};
 
 /// Attributes of `<Group>` in all versions of Bcfg2.
@@ -48,23 +49,26 @@ pub(super) struct GroupRules {
     positions: HashMap<GroupId, usize>,
 }
 
-/// A `Group` without children.
+/// A `Group` without children. Bcfg2 takes a `Client` without children inside of a condition as one.
 #[derive(Debug)]
 pub(super) struct GroupRule {
     /// Index of the condition that it is in.
     pub condition: usize,
-    pub line: usize,
+    pub location: ElementLocation,
 }
 
 impl GroupFile {
-    /// Reads a `groups.xml`.
+    /// Reads a `groups.xml`, and with `read_include` the files that it includes.
     ///
     /// # Errors
-    /// The text is no such file, or has something that is not offered. The path of each error is
-    /// the line.
-    pub fn read(text: &str) -> Result<Self, Vec<FieldError>> {
-        let root = xml::parse(text).map_err(|error| vec![error])?;
+    /// The text is no such file, has something that is not offered, or Bcfg2 fails on it. The path
+    /// of each error is the line.
+    pub fn read(
+        text: &str,
+        read_include: Option<&mut ReadInclude<'_>>,
+    ) -> Result<Self, Vec<FieldError>> {
         let mut reader = GroupReader::default();
+        let root = parse_with_includes(text, read_include, &mut reader.findings)?;
         reader.findings.check_root(&root, "Groups");
         reader.read_children(&root, Position::default());
         reader.define_groups();
@@ -169,13 +173,13 @@ impl<'e> GroupReader<'e> {
             return;
         }
         if element.children.iter().any(|child| child.name == "Bundle") {
-            self.findings.add_error(
+            self.findings.add_warning(
                 element,
                 "negate=\"true\" with bundles: Bcfg2 gives them to the members of the group, not to \
                  others; put the bundles into another group, and that group into this element",
             );
         } else if is_membership(element) {
-            self.findings.add_error(
+            self.findings.add_warning(
                 element,
                 "negate=\"true\" without groups inside has no effect in Bcfg2; to remove a client \
                  from the group, put this element into a condition",
@@ -203,11 +207,15 @@ impl<'e> GroupReader<'e> {
                 "<Client> without groups inside: Bcfg2 takes it as a group {name}; remove it, or \
                  put groups inside"
             );
-            self.findings.add_error(element, message);
+            self.findings.add_warning(element, message);
         }
     }
 
     fn check_bundle(&mut self, element: &XmlElement, parent: &XmlElement, position: Position) {
+        self.findings.check_attributes(element, &["name"]);
+        for child in &element.children {
+            self.findings.refuse_element(child, "none");
+        }
         let Some(name) = self.findings.require(element, "name") else {
             return;
         };
@@ -220,11 +228,11 @@ impl<'e> GroupReader<'e> {
         let outer = position.condition.and_then(|index| self.file.conditions[index].parent);
         if parent.name != "Group" || outer.is_some() {
             let message = format!(
-                "bundle {name} is inside of a condition, which Bcfg2 ignores with the bundle or \
-                 without it; define a group with the bundle below <Groups>, and put that group \
-                 into the condition"
+                "bundle {name} is inside of a condition: Bcfg2 ignores the bundle or the condition; \
+                 define a group with the bundle below <Groups>, and put that group into the \
+                 condition"
             );
-            self.findings.add_error(element, message);
+            self.findings.add_warning(element, message);
         }
     }
 
@@ -245,9 +253,7 @@ impl<'e> GroupReader<'e> {
         let (first, second): (Vec<_>, Vec<_>) =
             nodes.into_iter().partition(|node| node.position.is_in_group);
         for node in first.into_iter().chain(second) {
-            if node.element.name == "Group"
-                && let Some(condition) = node.position.condition
-            {
+            if let Some(condition) = node.position.condition {
                 self.add_rule(&node, condition);
             }
         }
@@ -258,7 +264,7 @@ impl<'e> GroupReader<'e> {
         if !is_membership(node.element) {
             if node.element.children.is_empty() {
                 let message = format!(
-                    "Bcfg2 takes group {name} as a condition, because it has a comment inside; \
+                    "Bcfg2 takes {name} as a condition, because it has a comment inside; \
                      move the comment"
                 );
                 self.findings.add_warning(node.element, message);
@@ -266,7 +272,7 @@ impl<'e> GroupReader<'e> {
             return;
         }
         let group = self.file.names.insert(node.name);
-        let rule = GroupRule { condition, line: node.element.line };
+        let rule = GroupRule { condition, location: node.element.location.clone() };
         if is_negated(node.element) {
             self.file.removals.add(group, rule);
         } else if self.file.definitions.get(group).is_some() {

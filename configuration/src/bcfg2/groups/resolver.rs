@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::group_file::{ConditionSubject, GroupFile, GroupRule};
 use super::names::{GroupId, GroupNames, GroupSet};
-use super::{ClientFile, NodeGroups, line_path};
+use super::{ClientFile, NodeGroups};
+use crate::bcfg2::xml::ElementLocation;
 use crate::validation::{FieldError, short};
 
 /// How many conditions and rules are evaluated for one node. A file with 5,000 groups needs about
@@ -49,9 +50,10 @@ pub fn resolve(
     let client = clients.resolve_name(node);
     let mut names = groups.names.clone();
     let facts: Vec<_> = fact_groups.iter().map(|group| names.insert(group)).collect();
-    let profile = clients.profile(&client).map(|profile| names.insert(profile));
+    let profiles: Vec<_> =
+        clients.profiles(&client).iter().map(|profile| names.insert(profile)).collect();
     let mut resolver = Resolver::new(groups, client, names);
-    resolver.add_profile(profile)?;
+    resolver.add_profiles(&profiles)?;
     resolver.evaluate_rules()?;
     if resolver.groups.len() == 0
         && let Some(default) = groups.definitions.default_profile
@@ -80,8 +82,8 @@ struct Resolver<'f> {
     warnings: Vec<String>,
     /// Groups with a warning about their category.
     suppressed: GroupSet,
-    /// The group that was removed last, and the line of the rule.
-    last_removal: Option<(GroupId, usize)>,
+    /// The group that was removed last, and where the rule is.
+    last_removal: Option<(GroupId, &'f ElementLocation)>,
     steps: usize,
 }
 
@@ -103,25 +105,33 @@ impl<'f> Resolver<'f> {
         }
     }
 
-    /// Adds the profile of a client, or the default profile.
-    fn add_profile(&mut self, profile: Option<GroupId>) -> Result<(), ResolveError> {
+    /// Adds the profiles of a client, or the default profile.
+    fn add_profiles(&mut self, profiles: &[GroupId]) -> Result<(), ResolveError> {
         let definitions = &self.file.definitions;
         let client = short(&self.client);
-        let Some(group) = profile.or(definitions.default_profile) else {
-            return Err(ResolveError::UnknownNode(client));
-        };
-        let name = short(self.names.name(group));
-        let warning = if profile.is_none() {
-            format!("node {client} is not a client; it gets the default profile {name}")
-        } else if definitions.get(group).is_none() {
-            format!("client {client} has the profile {name}, which is not defined")
-        } else if !definitions.is_profile(group) {
-            format!("client {client} has the profile {name}, which is not a profile group")
-        } else {
-            String::new()
-        };
-        self.warnings.extend(Some(warning).filter(|warning| !warning.is_empty()));
-        self.add_initial_group(group);
+        if profiles.is_empty() {
+            let Some(group) = definitions.default_profile else {
+                return Err(ResolveError::UnknownNode(client));
+            };
+            let name = short(self.names.name(group));
+            self.warnings
+                .push(format!("node {client} is not a client; it gets the default profile {name}"));
+            self.add_initial_group(group);
+        }
+        for group in profiles {
+            let problem = match definitions.get(*group) {
+                None => Some("defined"),
+                Some(definition) if !definition.is_profile => Some("a profile group"),
+                Some(_) => None,
+            };
+            if let Some(problem) = problem {
+                let name = short(self.names.name(*group));
+                self.warnings.push(format!(
+                    "client {client} has the profile {name}, which is not {problem}"
+                ));
+            }
+            self.add_initial_group(*group);
+        }
         Ok(())
     }
 
@@ -213,7 +223,7 @@ impl<'f> Resolver<'f> {
             }
             if let Some(rule) = rules.iter().find(applies) {
                 self.groups.remove(*group);
-                self.last_removal = Some((*group, rule.line));
+                self.last_removal = Some((*group, &rule.location));
                 if let Some(category) = self.file.definitions.category(*group) {
                     self.categories.remove(category);
                 }
@@ -238,7 +248,7 @@ impl<'f> Resolver<'f> {
     }
 
     fn endless_error(&self) -> FieldError {
-        let Some((group, line)) = self.last_removal.filter(|_| self.steps <= MAX_STEPS) else {
+        let Some((group, location)) = self.last_removal.filter(|_| self.steps <= MAX_STEPS) else {
             let message = format!(
                 "the groups of node {} need more than {MAX_STEPS} evaluations; remove conditions \
                  that depend on each other",
@@ -252,7 +262,7 @@ impl<'f> Resolver<'f> {
             short(&self.client),
             short(self.names.name(group))
         );
-        FieldError::new(line_path(line), message)
+        FieldError::new(location.to_string(), message)
     }
 
     /// Adds the bundles of all groups. Bundles of groups that are removed later stay.
