@@ -199,7 +199,7 @@ struct LogState {
     server: Time,
     /// Whether the row of the position exists.
     has_anchor: bool,
-    /// Whether any transaction is open, also in another database.
+    /// Whether any transaction below `xmax` is open, also in another database.
     is_any_open: bool,
 }
 
@@ -368,7 +368,7 @@ async fn pass(
             if !is_any_open {
                 let read = read_below(line, (after, max_changes), IgnoredTransactions::default());
                 let read = read.await?;
-                // Nothing has begun since, so there is nothing to ignore.
+                // No transaction below the limit is open, so there is nothing to ignore.
                 if !read.0.is_any_open {
                     return Ok(Some(read));
                 }

@@ -25,6 +25,8 @@ const MAX_BATCHES_PER_PASS: usize = 20;
 pub struct ChangeSealer {
     store: Store,
     waiting: Option<OpenWriters>,
+    /// Complete numbers that the last pass has not sealed entirely.
+    rest: Option<CompleteNumbers>,
 }
 
 /// Changes with numbers up to `up_to` are complete when these transactions have ended.
@@ -66,7 +68,7 @@ struct SealedBatch {
 impl ChangeSealer {
     #[must_use]
     pub fn new(store: Store) -> Self {
-        Self { store, waiting: None }
+        Self { store, waiting: None, rest: None }
     }
 
     /// Seals changes that are complete, at most 20,000. If nothing was written since the last pass, a pass is one short
@@ -79,6 +81,7 @@ impl ChangeSealer {
         if result.is_err() {
             // After a crash, the database may assign the last numbers and the ids of transactions again.
             self.waiting = None;
+            self.rest = None;
         }
         result
     }
@@ -91,32 +94,44 @@ impl ChangeSealer {
             return Ok(pass);
         }
         let last = CompleteNumbers { up_to: numbers.last, server: numbers.server };
-        let complete = self.find_complete(last).await?;
+        let complete = match self.rest.take() {
+            Some(rest) => Some(rest),
+            None => self.find_complete(last).await?,
+        };
+        let mut sealed_to = numbers.sealed_to;
         if let Some(complete) = complete {
-            pass = self.seal_batches(complete).await?;
+            sealed_to = self.seal_batches(complete, &mut pass).await?.unwrap_or(sealed_to);
         }
         // If all changes up to the last one are sealed, the others are younger than the pass.
-        if pass.has_more || complete.is_none_or(|complete| complete.up_to < last.up_to) {
+        if sealed_to < last.up_to {
             pass.oldest_unsealed = self.read_oldest_unsealed().await?;
         }
         Ok(pass)
     }
 
     /// Seals changes of complete numbers, until all are sealed or for a limited number of batches.
-    async fn seal_batches(&self, complete: CompleteNumbers) -> Result<SealingPass, StoreError> {
-        let mut pass = SealingPass::default();
+    /// Returns the last number that was sealed; none if another process has sealed them, or if they
+    /// are those of another server.
+    async fn seal_batches(
+        &mut self,
+        complete: CompleteNumbers,
+        pass: &mut SealingPass,
+    ) -> Result<Option<i64>, StoreError> {
+        let mut sealed_to = None;
         for _ in 0..MAX_BATCHES_PER_PASS {
             let Some(batch) = self.seal_batch(complete).await? else {
-                return Ok(pass);
+                return Ok(sealed_to);
             };
             pass.changes += batch.changes;
             pass.seals += batch.seals;
+            sealed_to = Some(batch.sealed_to);
             if batch.sealed_to >= complete.up_to {
-                return Ok(pass);
+                return Ok(sealed_to);
             }
         }
         pass.has_more = true;
-        Ok(pass)
+        self.rest = Some(complete);
+        Ok(sealed_to)
     }
 
     /// The numbers of which all changes are complete; none if the pass must wait for writers. `last` was read before.

@@ -61,10 +61,11 @@ pub struct PendingDelivery {
     pub failures: u32,
 }
 
-/// Whether a project has a target, or a node has new security updates that are not queued. Otherwise
-/// no notification can be due.
+/// Whether there is a target, a delivery, or a security update of a node that is not queued. Otherwise
+/// there is nothing to deliver, to end or to remove.
 pub async fn is_used(tx: &FleetTx) -> Result<bool, StoreError> {
     let sql = "SELECT EXISTS (SELECT FROM notification_targets) \
+               OR EXISTS (SELECT FROM notification_deliveries) \
                OR EXISTS (SELECT FROM notified_security_updates WHERE NOT is_queued)";
     match query_one(tx.conn(), sql, []).await? {
         Some(row) => Ok(row.try_get_by_index(0)?),

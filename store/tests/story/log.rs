@@ -201,6 +201,18 @@ async fn an_open_transaction_in_another_database_blocks_nothing() {
     let tail = reader.next(100).await.expect("a pass");
     assert_eq!(created_hosts(&tail.changes), [host]);
     slow.commit().await.expect("committed");
+
+    // A reader that has read everything, while nothing is open, and while it is.
+    catch_up(&mut reader).await;
+    let host = register_host(&store, ours, 2).await;
+    let tail = reader.next(100).await.expect("a pass");
+    assert_eq!(created_hosts(&tail.changes), [host]);
+    let slow = other.tenant(theirs).await.expect("a transaction");
+    hosts::register(&slow, &registration(2), NOON).await.expect("a host");
+    let host = register_host(&store, ours, 3).await;
+    let tail = reader.next(100).await.expect("a pass");
+    assert_eq!(created_hosts(&tail.changes), [host]);
+    slow.commit().await.expect("committed");
 }
 
 #[tokio::test]
