@@ -46,7 +46,7 @@ fn includes_of_the_first_file_follow_its_own_elements() {
 }
 
 #[test]
-fn includes_of_included_files_stay_in_their_place_and_are_relative_to_their_file() {
+fn includes_of_included_files_keep_their_order_and_are_relative_to_their_file() {
     let content = format!("<xi:include href='d/x.xml'/>{PROFILE}");
     let x = format!("<xi:include href='y.xml'/><Group name='p'><Group name='b'/></Group>{RING}");
     let files = [("d/x.xml", x.as_str()), ("d/y.xml", "<Group name='p'><Group name='a'/></Group>")];

@@ -87,7 +87,10 @@ pub const RESTRICTED_NAMES: &[RestrictedName] = &[
     restricted("Utc::now", &["kit/src/clock.rs"]),
     restricted("SystemTime::now", &["kit/src/clock.rs"]),
     restricted("tokio::spawn", &["kit/src/lifecycle.rs"]),
-    restricted("env::var", &["kit/", "store/src/testing.rs", "bench/", "tests/"]),
+    restricted(
+        "env::var",
+        &["kit/", "store/src/testing.rs", "update-agent/src/probes/script.rs", "bench/", "tests/"],
+    ),
     restricted(
         "env::var_os",
         &["kit/", "pg/src/options.rs", "cli/src/main.rs", "bench/", "tests/"],

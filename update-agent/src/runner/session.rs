@@ -43,8 +43,8 @@ pub fn kill_session(leader: Pid) {
 
 /// Kills all descendants of a process, but not the process itself. They are complete only if it is
 /// the parent of orphans.
-pub fn kill_descendants(ancestor: Pid) {
-    kill_all(|| descendants_of(ancestor.as_raw_pid(), list_processes()), kill);
+pub fn kill_descendants(top: Pid) {
+    kill_all(|| descendants_of(top.as_raw_pid(), list_processes()), kill);
 }
 
 /// Kills processes until `list` returns no new ones. A process to which the signal was sent can start
@@ -81,8 +81,8 @@ fn list_session(leader: Pid) -> Vec<Process> {
     processes
 }
 
-fn descendants_of(ancestor: i32, processes: Vec<Process>) -> Vec<Process> {
-    let mut parents = HashSet::from([ancestor]);
+fn descendants_of(top: i32, processes: Vec<Process>) -> Vec<Process> {
+    let mut parents = HashSet::from([top]);
     let mut others = processes;
     let mut descendants = Vec::new();
     loop {
