@@ -11,6 +11,7 @@
 //! | [`native`] | reads documents in YAML and JSON |
 //! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2 |
 //! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
+//! | [`format`] | finds the format of a document, and reads it |
 //! | [`limits`] | limits of all formats |
 //! | [`validation`] | the rules of a document, with the path of each field that breaks one |
 //! | [`revision`] | canonical JSON and its digest |
@@ -24,6 +25,7 @@ pub mod binding;
 mod conversions;
 pub mod difference;
 pub mod document;
+pub mod format;
 pub mod gardener;
 pub mod limits;
 pub mod native;

@@ -93,7 +93,11 @@ fn read_component(fields: &mut Fields<'_>) -> Option<Component> {
                 return Some(component);
             }
             let accepted = Component::ALL.map(Component::name);
-            let message = format!("{} is not a component", excerpt(&name));
+            // The path has only the numbers of the bundle and of the entry.
+            let entry =
+                fields.peek_text("name").map(|entry| format!(" (entry {})", excerpt(entry)));
+            let entry = entry.unwrap_or_default();
+            let message = format!("{} is not a component{entry}", excerpt(&name));
             fields.not_offered("component", suggest(&message, &name, &accepted));
         }
         Some(node) => fields.error("component", format!("expected text, not {}", node.kind())),

@@ -281,7 +281,7 @@ fn an_unknown_component_is_not_offered_and_another_error_is_invalid() {
     let extension = one_entry("Extension", "{x: y}");
     let error = read_error(&extension);
     assert!(matches!(&error, ReadError::NotOffered(_)), "{error}");
-    assert!(error.to_string().contains("\"Extension\" is not a component"), "{error}");
+    assert!(error.to_string().contains("\"Extension\" is not a component (entry \""), "{error}");
     let both = format!("{extension}unknown: 1\n");
     assert!(matches!(read_error(&both), ReadError::Invalid(fields) if fields.len() == 2));
 }

@@ -68,6 +68,14 @@ impl<'a> Fields<'a> {
         self.errors.add_not_offered(&child_path(&self.path, name), message);
     }
 
+    /// A text that is not read yet.
+    pub(crate) fn peek_text(&self, name: &str) -> Option<&str> {
+        match self.unread.iter().find(|(key, _)| key == name) {
+            Some((_, Node::Plain(text) | Node::Text(text))) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Whether a field has a value. The value itself is not read, and no message offers the field.
     pub(crate) fn is_present(&mut self, name: &str) -> bool {
         self.remove(name).is_some_and(|node| !node.is_null())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use evenkeel_configuration::{Document, FieldError, ReadError, bcfg2, gardener, native};
+use evenkeel_configuration::{Document, FieldError};
 
 use super::source::{DocumentSource, InputFormat};
 use crate::page::sanitize_text;
@@ -30,11 +30,14 @@ impl ParsedDocument {
     ) -> Result<Self, Failure> {
         let DocumentSource { name, text } = DocumentSource::read(path, &mut *system.input)?;
         let format = format.unwrap_or_else(|| InputFormat::detect(&text));
-        let (result, warnings) = parse(&text, format);
+        let (document, warnings) = match format.document_format().read(&text) {
+            Ok(read) => read,
+            Err(error) => return Ok(Self { name, format, result: Err(error.into_fields()) }),
+        };
         for warning in warnings {
             writeln!(system.notes, "warning: {name}: {}", sanitize_text(&warning))?;
         }
-        Ok(Self { name, format, result: result.map_err(ReadError::into_fields) })
+        Ok(Self { name, format, result: Ok(document) })
     }
 }
 
@@ -51,16 +54,4 @@ pub fn load_valid(
 /// One line for each error.
 pub fn to_lines(errors: &[FieldError]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
-}
-
-/// The document of a text, or its errors, and the warnings.
-fn parse(text: &str, format: InputFormat) -> (Result<Document, ReadError>, Vec<String>) {
-    match format {
-        InputFormat::Native => (native::read(text), Vec::new()),
-        InputFormat::Bcfg2 => (bcfg2::read(text), Vec::new()),
-        InputFormat::Gardener => match gardener::read(text) {
-            Ok(read) => (Ok(read.document), read.warnings),
-            Err(error) => (Err(error), Vec::new()),
-        },
-    }
 }

@@ -5,16 +5,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use clap::ValueEnum;
+use evenkeel_configuration::format::DocumentFormat;
 use evenkeel_configuration::limits;
-use serde::Deserialize;
 
 use crate::Failure;
 
 /// Largest document.
 const MAX_DOCUMENT_BYTES: u64 = limits::MAX_DOCUMENT_BYTES as u64;
-
-/// Value of `kind` in a document of Gardener.
-const GARDENER_KIND: &str = "OperatingSystemConfig";
 
 /// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,33 +34,23 @@ impl InputFormat {
         }
     }
 
-    /// The format that a text has by its content. A text that is neither XML nor has the kind of
-    /// Gardener is native, so that the native reader explains its errors.
+    /// The format that a text has by its content.
     pub fn detect(text: &str) -> Self {
-        let content = text.trim_start_matches('\u{feff}').trim_start();
-        let is_gardener = match content.chars().next() {
-            Some('<') => return Self::Bcfg2,
-            Some('{') => serde_json::from_str::<JsonHeader>(content)
-                .is_ok_and(|header| header.kind.as_deref() == Some(GARDENER_KIND)),
-            _ => content.lines().any(is_gardener_kind),
-        };
-        if is_gardener { Self::Gardener } else { Self::Native }
+        match DocumentFormat::detect(text) {
+            DocumentFormat::Native => Self::Native,
+            DocumentFormat::Bcfg2 => Self::Bcfg2,
+            DocumentFormat::Gardener => Self::Gardener,
+        }
     }
-}
 
-/// Whether a line of YAML is the field of a document that says that it is one of Gardener. An
-/// indented line belongs to an inner object or to a text.
-fn is_gardener_kind(line: &str) -> bool {
-    let value = line.strip_prefix("kind:").unwrap_or_default();
-    let value = value.split(" #").next().unwrap_or_default();
-    value.trim().trim_matches(['"', '\'']) == GARDENER_KIND
-}
-
-/// The field of a document in JSON that determines its format.
-#[derive(Debug, Deserialize)]
-struct JsonHeader {
-    #[serde(default)]
-    kind: Option<String>,
+    /// The format for the reader.
+    pub const fn document_format(self) -> DocumentFormat {
+        match self {
+            Self::Native => DocumentFormat::Native,
+            Self::Bcfg2 => DocumentFormat::Bcfg2,
+            Self::Gardener => DocumentFormat::Gardener,
+        }
+    }
 }
 
 /// The text of a document and the name of its source in messages.
@@ -158,31 +145,6 @@ fn not_text(name: &str, error: &std::string::FromUtf8Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_content_of_a_document_determines_its_format() {
-        for (text, format) in [
-            ("bundles: []\n", InputFormat::Native),
-            ("{\"bundles\": []}", InputFormat::Native),
-            ("", InputFormat::Native),
-            ("- kind: OperatingSystemConfig\n", InputFormat::Native),
-            ("note: |\n  kind: OperatingSystemConfig\n", InputFormat::Native),
-            ("kind: [", InputFormat::Native),
-            ("kind: Deployment\n", InputFormat::Native),
-            ("{\"kind\": 3}", InputFormat::Native),
-            (
-                "---\nspec: {}\nkind: \"OperatingSystemConfig\" # of a shoot\n",
-                InputFormat::Gardener,
-            ),
-            ("kind: OperatingSystemConfig\nspec: [", InputFormat::Gardener),
-            ("kind: OperatingSystemConfig\nspec: {}\n", InputFormat::Gardener),
-            ("{\"spec\": {}, \"kind\": \"OperatingSystemConfig\"}", InputFormat::Gardener),
-            ("<Configuration/>", InputFormat::Bcfg2),
-            ("\u{feff}\n <?xml version=\"1.0\"?>\n<Configuration/>", InputFormat::Bcfg2),
-        ] {
-            assert_eq!(InputFormat::detect(text), format, "{text}");
-        }
-    }
 
     #[test]
     fn an_endless_stream_is_not_read_to_its_end() {
