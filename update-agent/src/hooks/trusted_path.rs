@@ -14,7 +14,7 @@ const MAX_LINKS: usize = 40;
 
 /// A path that is not used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum UntrustedPath {
+pub(crate) enum UntrustedPath {
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{}: {reason}", path.display())]
@@ -24,7 +24,7 @@ pub(super) enum UntrustedPath {
 /// Follows all symbolic links of `path`, which is as seen from inside `root`. Every folder on the
 /// way must be writable only by root: another user could replace whatever is below it. Returns a
 /// path without links.
-pub(super) fn resolve_trusted_path(root: &Path, path: &Path) -> Result<PathBuf, UntrustedPath> {
+pub(crate) fn resolve_trusted_path(root: &Path, path: &Path) -> Result<PathBuf, UntrustedPath> {
     let mut remaining = Vec::new();
     push_parts(&mut remaining, path);
     let mut current = root.to_owned();
