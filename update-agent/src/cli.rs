@@ -1,5 +1,7 @@
 //! Command line of `evenkeel-agent`.
 
+mod configuration;
+
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -7,6 +9,10 @@ use clap_complete::Shell;
 use uuid::Uuid;
 
 use crate::model::Sha256;
+
+pub use self::configuration::{
+    ConfigurationArgs, ConfigurationCheckArgs, ConfigurationCommand, DocumentArgs, InputFormat,
+};
 
 /// Keep this node up to date.
 #[derive(Debug, Parser)]
@@ -33,6 +39,8 @@ pub enum AgentCommand {
     History(HistoryArgs),
     /// Check everything that an update needs, and suggest fixes.
     Doctor(DoctorArgs),
+    /// Check this machine against a configuration document.
+    Configuration(ConfigurationArgs),
     /// Enable the update programs again that the agent disabled. The package runs this when it is
     /// removed.
     RestoreUpdaters(RestoreUpdatersArgs),

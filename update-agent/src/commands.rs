@@ -1,6 +1,7 @@
 //! The commands of the command line.
 
 mod completion;
+mod configuration;
 pub mod doctor;
 mod enroll;
 mod history;
@@ -20,6 +21,7 @@ use rustix::process::geteuid;
 
 use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
+use crate::configuration::DocumentError;
 use crate::modules::MODULES;
 use crate::paths::AgentPaths;
 
@@ -34,7 +36,8 @@ pub fn run_cli(cli: Cli) -> ExitCode {
             let text = describe_error(geteuid().is_root(), &error);
             // There is no way to report that the error stream is closed.
             writeln!(io::stderr(), "evenkeel-agent: {text}").ok();
-            ExitCode::FAILURE
+            let document = error.downcast_ref::<DocumentError>();
+            document.map_or(ExitCode::FAILURE, |error| error.exit_status().into())
         }
     }
 }
@@ -90,6 +93,7 @@ fn dispatch(command: AgentCommand, out: &mut impl Write) -> anyhow::Result<ExitC
         AgentCommand::Status(arguments) => status::print_status(&arguments, out),
         AgentCommand::History(arguments) => history::print_history(&arguments, out),
         AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, out),
+        AgentCommand::Configuration(arguments) => configuration::run_configuration(&arguments, out),
         AgentCommand::RestoreUpdaters(arguments) => {
             restore_updaters::restore_updaters(&arguments, out)
         }

@@ -1,0 +1,87 @@
+//! Command line of `evenkeel-agent configuration`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use evenkeel_configuration::format::DocumentFormat;
+
+use super::OutputFormat;
+
+/// Arguments of `configuration`.
+#[derive(Debug, Args)]
+pub struct ConfigurationArgs {
+    /// Command to run.
+    #[command(subcommand)]
+    pub command: ConfigurationCommand,
+}
+
+/// Commands of `evenkeel-agent configuration`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigurationCommand {
+    Check(ConfigurationCheckArgs),
+}
+
+const CHECK_EXAMPLES: &str = "Examples:
+  evenkeel-agent configuration check web.yaml
+  evenkeel-agent configuration check web.yaml --only-bundle web -o json
+  evenkeel-agent configuration check spec.xml --format bcfg2
+  kubectl get osc worker -o yaml | evenkeel-agent configuration check -";
+
+/// Compare this machine with a configuration document. Changes nothing.
+///
+/// Needs no server, no enrolment and no other file of the agent. As another user than root, it
+/// reports entries that only root can read as bad.
+///
+/// Exits with status 0 if every entry is as desired, 1 if an entry is not or the check failed, 2 if
+/// the document cannot be read or is invalid, and 3 if it has an entry that is not offered.
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub struct ConfigurationCheckArgs {
+    /// The document and the machine.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+}
+
+/// A document, and the machine that it describes.
+#[derive(Debug, Args)]
+pub struct DocumentArgs {
+    /// File with the document, or `-` for standard input.
+    pub file: PathBuf,
+    /// Format of the document [default: by the content].
+    #[arg(long, value_enum)]
+    pub format: Option<InputFormat>,
+    /// Bundle whose entries are meant, without all others. Then nothing is an extra.
+    #[arg(long, value_name = "NAME")]
+    pub only_bundle: Option<String>,
+    /// YAML or JSON file with the values of the secrets that the document refers to: an object for
+    /// each secret, with a text for each key.
+    #[arg(long, value_name = "FILE")]
+    pub secrets: Option<PathBuf>,
+    /// Folder that contains the file system of the machine [default: /].
+    #[arg(long, value_name = "DIR")]
+    pub image_root: Option<PathBuf>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
+}
+
+/// Format of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InputFormat {
+    /// Format of Evenkeel, in YAML or JSON.
+    Native,
+    /// Literal `<Configuration>` of Bcfg2.
+    Bcfg2,
+    /// `OperatingSystemConfig` of Gardener, in YAML or JSON.
+    Gardener,
+}
+
+impl From<InputFormat> for DocumentFormat {
+    fn from(format: InputFormat) -> Self {
+        match format {
+            InputFormat::Native => Self::Native,
+            InputFormat::Bcfg2 => Self::Bcfg2,
+            InputFormat::Gardener => Self::Gardener,
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Configuration documents on one machine: what `evenkeel-agent configuration` does, without the
+//! command line.
+
+mod contents;
+mod document_file;
+mod program_queue;
+mod secret_values;
+
+pub use self::contents::OperatorContents;
+pub use self::document_file::{DocumentError, DocumentFile, DocumentSource};
+pub use self::program_queue::run_with_programs;
+pub use self::secret_values::SecretValues;
