@@ -51,7 +51,7 @@ mod spec;
 mod state;
 mod temporary;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod write;
 
 pub use accounts::AccountNames;

@@ -45,6 +45,8 @@ mod specs;
 mod stale;
 mod state;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
