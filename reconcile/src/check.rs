@@ -55,6 +55,8 @@ use unit_links::UnitLinks;
 use units::UnitObservation;
 
 pub use sources::render_source;
+pub(crate) use sysctl::{has_running_value, read_stored_settings};
+pub(crate) use units::{must_be_enabled, must_run};
 
 /// What a check needs besides the document and the machine.
 #[derive(Clone, Copy)]
@@ -79,6 +81,8 @@ pub struct MachineCheck {
     pub failed: Vec<EntryReport>,
     /// By component and name.
     pub extras: Vec<EntryReport>,
+    /// Whether systemd runs on the machine. Otherwise units neither run nor restart.
+    pub has_systemd: bool,
 }
 
 impl From<MachineCheck> for Report {
@@ -142,7 +146,8 @@ pub fn check_machine(
     extras.retain(|extra| !is_failed(extra));
     let is_whole = options.scope.is_whole();
     let failed = failed_entries.iter().filter(|_| is_whole).map(report_failed_entry);
-    Ok(MachineCheck { entries, failed: failed.collect(), extras })
+    let has_systemd = units::is_systemd_running(&root);
+    Ok(MachineCheck { entries, failed: failed.collect(), extras, has_systemd })
 }
 
 fn report_failed_entry(key: &EntryKey) -> EntryReport {

@@ -49,6 +49,22 @@ impl SysctlSettings {
     }
 }
 
+/// The values in the file, by the path below `/proc/sys`.
+///
+/// # Errors
+/// A sentence: the file cannot be read.
+pub(crate) fn read_stored_settings(
+    root: &RootFolder,
+    keys: &[&str],
+) -> Result<HashMap<String, String>, String> {
+    SysctlSettings::read(root, keys).map(|settings| settings.values)
+}
+
+/// Whether the running kernel has a value. `file` is the path of the setting in `/proc/sys`.
+pub(crate) fn has_running_value(root: &RootFolder, file: &str, desired: &str) -> bool {
+    read_value(root, file).is_ok_and(|value| has_same_words(&value, desired))
+}
+
 /// Parses lines of sysctl.d(5). The last line of a setting counts.
 fn parse_settings<R: BufRead>(
     mut lines: LineReader<R>,

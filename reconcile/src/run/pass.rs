@@ -1,0 +1,97 @@
+//! What the journal of a run stores.
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{RunPlan, Stage};
+use super::progress::{RunFailure, RunProgress};
+use crate::files::{FilePlan, RemovalSet};
+use crate::scope::EntryScope;
+
+/// A part of a run that was planned at once. It has everything that is needed to continue it, except
+/// the document. It contains texts of kernel settings, and no contents of files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunPass {
+    pub run_id: String,
+    /// The revision of the document.
+    pub revision: String,
+    pub scope: EntryScope,
+    pub plan: RunPlan,
+    pub(crate) stage: Stage,
+    pub(crate) files: PassFiles,
+    /// What the run had done when the pass began.
+    pub(crate) progress: RunProgress,
+}
+
+/// The files of a pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct PassFiles {
+    /// What is written, and what is removed before units restart.
+    pub plan: FilePlan,
+    /// What is removed as the last step.
+    pub stale: RemovalSet,
+    /// The new text of the file of kernel settings; `None` if it is removed, or does not change.
+    pub settings: Option<String>,
+}
+
+/// A step of a pass that is complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CompletedStep {
+    /// Index in the plan of the pass.
+    pub index: usize,
+    /// What has failed in it. A step with failures is complete as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<RunFailure>,
+}
+
+/// A run as a journal has stored it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredRun {
+    pub pass: RunPass,
+    /// In the order of the steps.
+    pub completed: Vec<CompletedStep>,
+}
+
+/// Stores the progress of a run durably. A call returns when the data is on the disk.
+pub trait RunJournal {
+    /// Stores the plan of a pass, in the place of the earlier pass and its steps.
+    ///
+    /// # Errors
+    /// The pass is not stored. The run stops.
+    fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError>;
+
+    /// Adds a step that is complete.
+    ///
+    /// # Errors
+    /// The step is not stored. The run stops.
+    fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError>;
+}
+
+/// The journal cannot be written: why, as a sentence without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot write the journal: {0}")]
+pub struct JournalError(pub String);
+
+/// A journal in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryJournal {
+    /// The run; `None` before its first pass.
+    pub stored: Option<StoredRun>,
+}
+
+impl RunJournal for MemoryJournal {
+    fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError> {
+        self.stored = Some(StoredRun { pass: pass.clone(), completed: Vec::new() });
+        Ok(())
+    }
+
+    fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
+        let stored = self.stored.as_mut();
+        let stored = stored.ok_or_else(|| JournalError("the run has no pass".to_owned()))?;
+        stored.completed.push(step.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! The files that the steps of a pass write and remove.
+
+use std::borrow::Cow;
+
+use evenkeel_configuration::Component;
+use evenkeel_configuration::document::{Desired, PackageSourceState};
+
+use super::document_index::DocumentIndex;
+use super::pass::PassFiles;
+use super::plan::{EntryChange, RunPlan, Step};
+use super::progress::RunFailure;
+use crate::change::render_settings;
+use crate::check::render_source;
+use crate::files::{
+    ChangeReport, ContentSource, DesiredContent, FileContext, FileError, FileObject, FileSpec,
+    ManagedPaths, RootFolder, is_below, plan as plan_files, plan_stale_removals,
+};
+use crate::finding::{Difference, EntryKey};
+use crate::names::{
+    SYSCTL_FILE, TEXT_MODE, drop_in_path, source_key_path, source_path, unit_file_path,
+};
+use crate::scope::EntryScope;
+
+/// The specs of a pass, each with the entries that it belongs to.
+#[derive(Debug, Default)]
+pub(super) struct PassSpecs<'a> {
+    pub specs: Vec<FileSpec<'a>>,
+    /// By index of the spec.
+    entries: Vec<Vec<EntryKey>>,
+    /// Entries without a spec.
+    pub failures: Vec<RunFailure>,
+}
+
+impl<'a> PassSpecs<'a> {
+    /// The specs of a step. `settings` is the text of the file of kernel settings.
+    pub fn from_changes(
+        changes: &[EntryChange],
+        index: &DocumentIndex<'a>,
+        settings: Option<&'a str>,
+    ) -> Self {
+        let mut specs = Self::default();
+        for change in changes {
+            match change.entry.component {
+                Component::File => specs.add_file(change, index),
+                Component::Unit => specs.add_unit(change, index),
+                Component::PackageSource => specs.add_source(change, index),
+                _ => {}
+            }
+        }
+        let settings_keys = changes.iter().map(|change| &change.entry);
+        let settings_keys = settings_keys.filter(|key| key.component == Component::Sysctl);
+        let settings_keys: Vec<EntryKey> = settings_keys.cloned().collect();
+        if !settings_keys.is_empty() {
+            let spec = match settings {
+                Some(text) => FileSpec::root_file(SYSCTL_FILE, TEXT_MODE, text),
+                None => FileSpec::absent(SYSCTL_FILE),
+            };
+            specs.specs.push(spec);
+            specs.entries.push(settings_keys);
+        }
+        specs
+    }
+
+    fn add(&mut self, key: &EntryKey, spec: FileSpec<'a>) {
+        self.specs.push(spec);
+        self.entries.push(vec![key.clone()]);
+    }
+
+    fn add_file(&mut self, change: &EntryChange, index: &DocumentIndex<'a>) {
+        let Some((_, entry)) = index.find(&change.entry) else { return };
+        let Desired::File(state) = &entry.desired else { return };
+        match FileSpec::from_entry(&entry.name, state) {
+            Ok(spec) => self.add(&change.entry, spec),
+            Err(error) => {
+                self.failures.push(RunFailure::of_entry(change.entry.clone(), error.to_string()));
+            }
+        }
+    }
+
+    fn add_unit(&mut self, change: &EntryChange, index: &DocumentIndex<'a>) {
+        let key = &change.entry;
+        let state = index.find_unit(&key.name).map(|(_, state)| state);
+        for difference in &change.differences {
+            match difference {
+                Difference::Existence | Difference::Content => {
+                    let path = unit_file_path(&key.name);
+                    match state.map(|state| &state.content) {
+                        Some(Some(text)) => {
+                            self.add(key, FileSpec::root_file(path, TEXT_MODE, text));
+                        }
+                        Some(None) => {}
+                        None => self.add(key, FileSpec::absent(path)),
+                    }
+                }
+                Difference::DropIn { name, .. } => {
+                    let path = drop_in_path(&key.name, name);
+                    let spec = match state.and_then(|state| state.drop_ins.get(name)) {
+                        Some(text) => FileSpec::root_file(path, TEXT_MODE, text),
+                        None => FileSpec::absent(path),
+                    };
+                    self.add(key, spec);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_source(&mut self, change: &EntryChange, index: &DocumentIndex<'a>) {
+        let key = &change.entry;
+        let (source, source_key) = (source_path(&key.name), source_key_path(&key.name));
+        let desired = index.find(key).map(|(_, entry)| &entry.desired);
+        let Some(Desired::PackageSource(state)) = desired else {
+            self.add(key, FileSpec::absent(source));
+            self.add(key, FileSpec::absent(source_key));
+            return;
+        };
+        if let Some(text) = &state.key {
+            self.add(key, FileSpec::root_file(source_key, TEXT_MODE, text));
+        }
+        self.add(key, source_spec(source, &key.name, state));
+    }
+
+    /// The failures of entries in the report of a step.
+    pub fn failures_of(&self, root: &RootFolder, report: ChangeReport) -> Vec<RunFailure> {
+        report.failed.iter().flat_map(|error| self.locate(root, error)).collect()
+    }
+
+    fn locate(&self, root: &RootFolder, error: &FileError) -> Vec<RunFailure> {
+        let is_of = |spec: &FileSpec<'_>| {
+            let is_same = |path: &str| error.path == path || is_below(&error.path, path);
+            is_same(&spec.path) || is_same(&root.real_path(&spec.path))
+        };
+        let position = self.specs.iter().position(is_of);
+        match position.and_then(|position| self.entries.get(position)) {
+            Some(keys) => keys
+                .iter()
+                .map(|key| RunFailure::of_entry(key.clone(), error.to_string()))
+                .collect(),
+            None => vec![RunFailure::of_run(error.to_string())],
+        }
+    }
+
+    /// The failures of entries whose paths have this spec path.
+    pub fn failures_of_path(&self, path: &str, reason: &str) -> Vec<RunFailure> {
+        let position = self.specs.iter().position(|spec| spec.path == path);
+        let keys = position.and_then(|position| self.entries.get(position));
+        let failure = |key: &EntryKey| RunFailure::of_entry(key.clone(), reason);
+        keys.into_iter().flatten().map(failure).collect()
+    }
+}
+
+fn source_spec<'a>(path: String, id: &str, state: &PackageSourceState) -> FileSpec<'a> {
+    let mut spec = FileSpec::root_file(path, TEXT_MODE, "");
+    let content = DesiredContent::Text(Cow::Owned(render_source(id, state)));
+    spec.object = FileObject::File { content };
+    spec
+}
+
+/// What is needed to plan the files of a pass.
+pub(super) struct FilePlanning<'a, 'd> {
+    pub root: &'a RootFolder,
+    pub contents: &'a dyn ContentSource,
+    pub index: &'a DocumentIndex<'d>,
+    pub scope: &'a EntryScope,
+    pub run_id: &'a str,
+}
+
+impl FilePlanning<'_, '_> {
+    /// Plans the files of the steps of a pass. Reads the machine and changes nothing.
+    pub fn plan(&self, plan: &RunPlan) -> Result<PassFiles, FileError> {
+        let mut managed = ManagedPaths::from_document(self.index.document);
+        managed.insert_failed_entries(&self.scope.failed_entries);
+        let context = FileContext::new(self.root, self.contents, &managed)?;
+        let mut files = PassFiles::default();
+        for planned in &plan.steps {
+            match planned.step {
+                Step::WriteSources | Step::WriteFiles => {
+                    files.settings = self.render_settings(&planned.changes)?;
+                    let settings = files.settings.as_deref();
+                    let specs = PassSpecs::from_changes(&planned.changes, self.index, settings);
+                    files.plan = plan_files(&context, &specs.specs, self.run_id)?;
+                }
+                Step::RemoveStaleFiles => {
+                    let paths = planned.changes.iter().map(|change| change.entry.name.as_str());
+                    files.stale = plan_stale_removals(&context, paths, self.run_id);
+                }
+                _ => {}
+            }
+        }
+        Ok(files)
+    }
+
+    fn render_settings(&self, changes: &[EntryChange]) -> Result<Option<String>, FileError> {
+        let keys: Vec<&str> = changes
+            .iter()
+            .filter(|change| change.entry.component == Component::Sysctl)
+            .map(|change| change.entry.name.as_str())
+            .collect();
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let is_covered = |key: &str| keys.contains(&key);
+        let failed = &self.scope.failed_entries;
+        render_settings(self.root, self.index.document, failed, is_covered)
+            .map_err(|reason| FileError::new("read", SYSCTL_FILE, reason))
+    }
+}

@@ -1,0 +1,283 @@
+//! Tests of whole runs on a machine whose files are in a temporary folder, with models of systemd,
+//! dpkg and the programs for accounts.
+
+mod accounts_model;
+mod bundles;
+mod failures;
+mod fuse;
+mod kills;
+mod order;
+mod random;
+mod removals;
+mod restarts;
+mod reverts;
+mod systemd_model;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use evenkeel_configuration::document::{ActionSpec, Desired, Document};
+use evenkeel_configuration::native;
+
+use super::*;
+use crate::change::{PackageFailure, PackageRequest};
+use crate::files::EmptyContentSource;
+use crate::files::tests::FileMachine;
+use crate::machine::{Program, ProgramError, ProgramOutput, ProgramRunner};
+
+use fuse::{Fuse, FusedJournal};
+use systemd_model::SystemdModel;
+
+/// A machine for tests, with the state that its agent keeps.
+struct SimulatedNode {
+    files: FileMachine,
+    model: Arc<Mutex<NodeModel>>,
+    state: NodeState,
+    journal: MemoryJournal,
+    scope: EntryScope,
+}
+
+/// What programs of the machine know and do.
+#[derive(Clone, Debug, Default)]
+struct NodeModel {
+    systemd: SystemdModel,
+    /// Calls that change something, in their order.
+    calls: Vec<String>,
+    /// Files that packages bring: a path and its content.
+    package_files: BTreeMap<String, Vec<(String, String)>>,
+    /// Packages that cannot be installed.
+    broken_packages: Vec<String>,
+}
+
+/// Runs programs until the fuse is burnt.
+struct ModelPrograms {
+    root: PathBuf,
+    model: Arc<Mutex<NodeModel>>,
+    fuse: Fuse,
+}
+
+impl ProgramRunner for ModelPrograms {
+    fn run(&self, program: &Program) -> Result<ProgramOutput, ProgramError> {
+        let arguments: Vec<&str> = program.arguments.iter().map(String::as_str).collect();
+        let is_query = matches!(arguments.first(), Some(&("show" | "is-enabled" | "is-active")));
+        let killed = || ProgramError::NotStarted {
+            program: program.name.clone(),
+            reason: "killed".to_owned(),
+        };
+        if !is_query && !self.fuse.pass() {
+            return Err(killed());
+        }
+        let mut model = self.model.lock().unwrap();
+        if !is_query {
+            let call = format!("{} {}", program.name, arguments.join(" "));
+            model.calls.push(call.replace(" -- ", " "));
+        }
+        let (status, output) = match program.name.as_str() {
+            "systemctl" => model.systemd.run(&self.root, &arguments),
+            "/bin/sh" => (i32::from(arguments[1].starts_with("false")), String::new()),
+            name => match accounts_model::run(&self.root, name, &program.arguments) {
+                Ok(()) => (0, String::new()),
+                Err(error) => (1, error),
+            },
+        };
+        if !is_query && !self.fuse.pass() {
+            return Err(killed());
+        }
+        let output = output.into_bytes();
+        let (stdout, stderr) = if status == 0 { (output, vec![]) } else { (vec![], output) };
+        Ok(ProgramOutput { status, stdout, stderr })
+    }
+}
+
+impl PackageInstaller for ModelPrograms {
+    fn apply(&self, request: &PackageRequest) -> Result<Vec<PackageFailure>, String> {
+        if !self.fuse.pass() {
+            return Err("killed".to_owned());
+        }
+        let mut model = self.model.lock().unwrap();
+        let update = if request.update_lists { "update " } else { "" };
+        let install: Vec<&str> = request.install.iter().map(|t| t.name.as_str()).collect();
+        model.calls.push(format!("packages {update}+{install:?} -{:?}", request.remove));
+        let mut failures = Vec::new();
+        for target in &request.install {
+            if model.broken_packages.contains(&target.name) {
+                let reason = "no such package".to_owned();
+                failures.push(PackageFailure { name: target.name.clone(), reason });
+                continue;
+            }
+            let version = target.version.as_deref().unwrap_or("1.0");
+            set_package(&self.root, &target.name, Some(version));
+            for (path, content) in model.package_files.get(&target.name).into_iter().flatten() {
+                write(&self.root.join(path.trim_start_matches('/')), content);
+            }
+        }
+        for name in &request.remove {
+            set_package(&self.root, name, None);
+        }
+        if self.fuse.pass() { Ok(failures) } else { Err("killed".to_owned()) }
+    }
+}
+
+fn write(path: &Path, content: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, content).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+/// Sets the version of a package in dpkg's database.
+fn set_package(root: &Path, name: &str, version: Option<&str>) {
+    let path = root.join("var/lib/dpkg/status");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut stanzas: Vec<String> = text
+        .split("\n\n")
+        .filter(|stanza| !stanza.is_empty() && !stanza.starts_with(&format!("Package: {name}\n")))
+        .map(str::to_owned)
+        .collect();
+    if let Some(version) = version {
+        stanzas.push(format!(
+            "Package: {name}\nStatus: install ok installed\nArchitecture: all\nVersion: {version}"
+        ));
+    }
+    stanzas.sort();
+    let mut text = String::new();
+    for stanza in stanzas {
+        writeln!(text, "{stanza}\n").unwrap();
+    }
+    write(&path, &text);
+}
+
+fn allow_all(_name: &str, _action: &ActionSpec) -> Result<(), String> {
+    Ok(())
+}
+
+impl SimulatedNode {
+    /// A machine with systemd, the users root and app, and no packages.
+    fn new() -> Self {
+        let files = FileMachine::new();
+        files.write("/var/lib/dpkg/status", "");
+        files.write("/proc/sys/vm/swappiness", "60\n");
+        files.write("/proc/sys/vm/max_map_count", "65530\n");
+        files.make_folder("/run/systemd/system");
+        files.make_folder("/etc/systemd/system");
+        let (state, scope) = (NodeState::default(), EntryScope::default());
+        let journal = MemoryJournal::default();
+        Self { files, model: Arc::default(), state, journal, scope }
+    }
+
+    fn model(&self) -> std::sync::MutexGuard<'_, NodeModel> {
+        self.model.lock().unwrap()
+    }
+
+    /// The calls that have changed something since the last time.
+    fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.model().calls)
+    }
+
+    /// A unit of a package, which runs and is enabled.
+    fn add_running_unit(&self, unit: &str) {
+        let text = "[Service]\nExecStart=/bin/x\n[Install]\nWantedBy=multi-user.target\n";
+        self.files.write(&format!("/usr/lib/systemd/system/{unit}"), text);
+        let root = self.files.path("/");
+        let systemd = &mut self.model().systemd;
+        systemd.run(&root, &["enable", unit]);
+        systemd.run(&root, &["start", unit]);
+    }
+
+    /// Runs a document until the fuse is burnt. Continues the stored run, if there is one.
+    fn run_with(&mut self, document: &Document, fuse: &Fuse) -> Result<RunReport, RunError> {
+        for (_, entry) in document.entries() {
+            if let Desired::Unit(state) = &entry.desired {
+                let files = state.file_paths.clone();
+                self.model().systemd.files_of_units.insert(entry.name.clone(), files);
+            }
+        }
+        let programs = || ModelPrograms {
+            root: self.files.path("/"),
+            model: Arc::clone(&self.model),
+            fuse: fuse.clone(),
+        };
+        let machine = Machine { root: self.files.path("/"), programs: Box::new(programs()) };
+        let packages = programs();
+        let saved_folder = self.files.saved();
+        let context = RunContext {
+            document,
+            machine: &machine,
+            scope: &self.scope,
+            contents: &EmptyContentSource,
+            packages: &packages,
+            actions: &allow_all,
+            saved_folder: &saved_folder,
+            faults: fuse,
+        };
+        let mut run = match self.journal.stored.clone() {
+            Some(stored) => Run::resume(context, stored)?,
+            None => Run::new(context, "run-1", self.state.clone()),
+        };
+        let mut journal = FusedJournal { journal: &mut self.journal, fuse };
+        let report = run.execute(&mut journal)?;
+        if fuse.is_burnt() {
+            return Err(JournalError("killed".to_owned()).into());
+        }
+        self.state = report.state.clone();
+        run.discard_saved()?;
+        self.journal.stored = None;
+        Ok(report)
+    }
+
+    fn run(&mut self, document: &Document) -> RunReport {
+        self.run_with(document, &Fuse::endless()).unwrap()
+    }
+
+    /// Runs a document. All entries are good afterwards.
+    fn run_well(&mut self, document: &Document) -> Vec<String> {
+        let report = self.run(document);
+        assert_eq!(report.outcome, RunOutcome::Succeeded, "{report:#?}");
+        self.take_calls()
+    }
+
+    /// Runs a document again, which must change nothing.
+    fn check_unchanged(&mut self, document: &Document) {
+        let (tree, state) = (self.files.tree(), self.state.clone());
+        let fuse = Fuse::endless();
+        let report = self.run_with(document, &fuse).unwrap();
+        assert_eq!(self.take_calls(), [""; 0]);
+        assert_eq!(fuse.points(), 0, "the second run writes something");
+        assert_eq!(report.outcome, RunOutcome::Succeeded, "{report:#?}");
+        assert!(report.remaining.is_empty() && report.changed.is_empty());
+        assert_eq!(self.state, state);
+        assert_eq!(self.files.tree(), tree);
+    }
+}
+
+/// A valid document: bundles with entries, each in YAML.
+fn bundles(bundles: &[(&str, &[&str])]) -> Document {
+    let mut text = "bundles:\n".to_owned();
+    for (name, entries) in bundles {
+        writeln!(text, "- name: {name}\n  entries:").unwrap();
+        for entry in *entries {
+            writeln!(text, "  - {{{entry}}}").unwrap();
+        }
+    }
+    native::read(&text).unwrap_or_else(|error| panic!("{text}{error:?}"))
+}
+
+/// A valid document with one bundle.
+fn entries(entries: &[&str]) -> Document {
+    bundles(&[("all", entries)])
+}
+
+const SERVICE: &str =
+    "\"[Service]\\nExecStart=/bin/a\\n[Install]\\nWantedBy=multi-user.target\\n\"";
+
+fn unit(name: &str, desired: &str) -> String {
+    format!("component: Unit, name: {name}, desired: {{{desired}}}")
+}
+
+fn file(path: &str, content: &str) -> String {
+    format!(
+        "component: File, name: {path}, desired: {{mode: \"0644\", content: {{inline: \"{content}\"}}}}"
+    )
+}

@@ -1,0 +1,76 @@
+//! Kills a run before a call with a given number.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+
+use crate::files::FaultPoint;
+use crate::run::{CompletedStep, JournalError, MemoryJournal, RunJournal, RunPass};
+
+/// Counts the points at which a run can be killed. After the given number nothing has an effect any
+/// more, as far as the machine is concerned.
+#[derive(Clone, Debug)]
+pub(super) struct Fuse {
+    points: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl Fuse {
+    pub fn endless() -> Self {
+        Self::after(usize::MAX)
+    }
+
+    pub fn after(limit: usize) -> Self {
+        Self { points: Arc::default(), limit }
+    }
+
+    /// Passes a point. Returns whether the run is still alive.
+    pub fn pass(&self) -> bool {
+        self.points.fetch_add(1, Ordering::Relaxed) < self.limit
+    }
+
+    pub fn is_burnt(&self) -> bool {
+        self.points() > self.limit
+    }
+
+    pub fn points(&self) -> usize {
+        self.points.load(Ordering::Relaxed)
+    }
+}
+
+impl FaultPoint for Fuse {
+    fn before(&self, _call: &'static str, _path: &str) -> Result<(), Errno> {
+        if self.pass() { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+/// A journal whose process may be killed before and after each call.
+pub(super) struct FusedJournal<'a> {
+    pub journal: &'a mut MemoryJournal,
+    pub fuse: &'a Fuse,
+}
+
+impl FusedJournal<'_> {
+    fn pass(&self) -> Result<(), JournalError> {
+        if self.fuse.pass() { Ok(()) } else { Err(JournalError("killed".to_owned())) }
+    }
+}
+
+impl RunJournal for FusedJournal<'_> {
+    fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError> {
+        self.pass()?;
+        // What is stored can be read again.
+        let json = serde_json::to_string(pass).unwrap();
+        let read: RunPass = serde_json::from_str(&json).unwrap();
+        assert_eq!(&read, pass);
+        self.journal.begin_pass(&read)?;
+        self.pass()
+    }
+
+    fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
+        self.pass()?;
+        self.journal.complete_step(step)?;
+        self.pass()
+    }
+}
