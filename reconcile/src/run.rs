@@ -172,6 +172,12 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
+    /// What the node keeps if the run is not continued: what its complete steps have created, and
+    /// the restarts that are due.
+    pub fn into_state(self) -> NodeState {
+        self.progress.state
+    }
+
     /// Runs to the end. Blocks.
     ///
     /// A document that only audits changes nothing. If the run fails and the document demands it,

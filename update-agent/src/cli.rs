@@ -11,7 +11,8 @@ use uuid::Uuid;
 use crate::model::Sha256;
 
 pub use self::configuration::{
-    ConfigurationArgs, ConfigurationCheckArgs, ConfigurationCommand, DocumentArgs, InputFormat,
+    ConfigurationApplyArgs, ConfigurationArgs, ConfigurationCheckArgs, ConfigurationCommand,
+    DocumentArgs, InputFormat, RemovedExtras,
 };
 
 /// Keep this node up to date.
@@ -39,7 +40,7 @@ pub enum AgentCommand {
     History(HistoryArgs),
     /// Check everything that an update needs, and suggest fixes.
     Doctor(DoctorArgs),
-    /// Check this machine against a configuration document.
+    /// Check this machine against a configuration document, or change it as the document describes.
     Configuration(ConfigurationArgs),
     /// Enable the update programs again that the agent disabled. The package runs this when it is
     /// removed.

@@ -2,11 +2,16 @@
 //! command line.
 
 mod contents;
+mod document_change;
 mod document_file;
 mod program_queue;
+mod progress;
 mod secret_values;
+mod store;
 
 pub use self::contents::OperatorContents;
+pub use self::document_change::DocumentChange;
 pub use self::document_file::{DocumentError, DocumentFile, DocumentSource};
 pub use self::program_queue::run_with_programs;
+pub use self::progress::describe_failure;
 pub use self::secret_values::SecretValues;

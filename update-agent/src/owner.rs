@@ -4,6 +4,7 @@
 //! written by another user, everything that it could limit is refused.
 
 mod actions;
+mod document_sources;
 #[cfg(test)]
 mod fuzz;
 mod hours;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use evenkeel_configuration::document::ExtraKind;
 use evenkeel_configuration::format::DocumentFormat;
 
 use super::OutputFormat;
@@ -19,6 +20,7 @@ pub struct ConfigurationArgs {
 #[derive(Debug, Subcommand)]
 pub enum ConfigurationCommand {
     Check(ConfigurationCheckArgs),
+    Apply(ConfigurationApplyArgs),
 }
 
 const CHECK_EXAMPLES: &str = "Examples:
@@ -40,6 +42,64 @@ pub struct ConfigurationCheckArgs {
     /// The document and the machine.
     #[command(flatten)]
     pub document: DocumentArgs,
+}
+
+const APPLY_EXAMPLES: &str = "Examples:
+  evenkeel-agent configuration apply web.yaml
+  evenkeel-agent configuration apply web.yaml --only-bundle web -o json
+  evenkeel-agent configuration apply web.yaml --secrets secrets.yaml
+  evenkeel-agent configuration apply web.yaml --remove-extra packages --remove-extra users
+  evenkeel-agent configuration apply web.yaml --image-root /mnt/image";
+
+/// Change this machine as a configuration document describes, and print the state afterwards.
+///
+/// Needs root, but no server and no enrolment. While an update is in progress, it fails. If it was
+/// interrupted, run it again with the same document: it continues. Actions run only if the limits
+/// of the machine's owner allow them.
+///
+/// Exits with status 0 if every entry is as desired afterwards, 1 if an entry or an action failed, 2
+/// if the document cannot be read or is invalid, and 3 if it has an entry that is not offered. With
+/// 2 and 3, nothing was changed.
+#[derive(Debug, Args)]
+#[command(after_help = APPLY_EXAMPLES)]
+pub struct ConfigurationApplyArgs {
+    /// The document and the machine.
+    #[command(flatten)]
+    pub document: DocumentArgs,
+    /// Kind of extras to remove, in addition to those that the document lists; can be repeated.
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub remove_extra: Vec<RemovedExtras>,
+    /// State directory of the agent [default: var/lib/evenkeel-agent in the image root].
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Configuration file of the agent [default: /etc/evenkeel/agent.toml, which may be missing].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Extras to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RemovedExtras {
+    /// Packages that were installed by name and that no other package needs.
+    Packages,
+    /// Enabled units: they are disabled and stopped.
+    Services,
+    /// Users with a login shell.
+    Users,
+    /// All of them.
+    All,
+}
+
+impl RemovedExtras {
+    /// The kinds of extras.
+    pub fn kinds(self) -> &'static [ExtraKind] {
+        match self {
+            Self::Packages => &[ExtraKind::Packages],
+            Self::Services => &[ExtraKind::Services],
+            Self::Users => &[ExtraKind::Users],
+            Self::All => &[ExtraKind::Packages, ExtraKind::Services, ExtraKind::Users],
+        }
+    }
 }
 
 /// A document, and the machine that it describes.

@@ -1,5 +1,7 @@
-//! `evenkeel-agent configuration`: checks this machine against a configuration document.
+//! `evenkeel-agent configuration`: checks this machine against a configuration document, and changes
+//! it as the document describes.
 
+mod apply;
 mod report_table;
 
 use std::io::{self, Write};
@@ -30,6 +32,7 @@ pub fn run_configuration(
 ) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         ConfigurationCommand::Check(check) => check_document(&check.document, out),
+        ConfigurationCommand::Apply(apply) => apply::apply_document(apply, out),
     }
 }
 

@@ -46,6 +46,11 @@ pub enum DocumentError {
     Invalid { name: String, error: ReadError },
     #[error("{name} has entries or fields that are not offered:\n{error}")]
     NotOffered { name: String, error: ReadError },
+    #[error(
+        "the document has `purpose: provision` and is for new machines; `evenkeel configuration \
+         render` writes user-data for them"
+    )]
+    ForNewMachines,
     #[error("{name} has no bundle {bundle:?}; it has {bundles}")]
     UnknownBundle { name: String, bundle: String, bundles: String },
 }
@@ -54,9 +59,10 @@ impl DocumentError {
     /// The exit status of a command that ends with this error.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Unreadable { .. } | Self::Invalid { .. } | Self::UnknownBundle { .. } => {
-                EXIT_UNREADABLE
-            }
+            Self::Unreadable { .. }
+            | Self::Invalid { .. }
+            | Self::ForNewMachines
+            | Self::UnknownBundle { .. } => EXIT_UNREADABLE,
             Self::NotOffered { .. } => EXIT_NOT_OFFERED,
         }
     }

@@ -1,0 +1,205 @@
+//! Changes this machine to its configuration document.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, ensure};
+use evenkeel_configuration::Document;
+use evenkeel_configuration::document::{ActionSpec, Desired};
+use evenkeel_reconcile::change::{PackageFailure, PackageInstaller, PackageRequest};
+use evenkeel_reconcile::files::NoFaults;
+use evenkeel_reconcile::machine::Machine;
+use evenkeel_reconcile::run::{Run, RunContext, RunError, RunReport};
+use evenkeel_reconcile::scope::EntryScope;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::progress::ProgressJournal;
+use super::store::{ConfigurationStore, InterruptedRun};
+use super::{OperatorContents, run_with_programs};
+use crate::agent::PlanningLock;
+use crate::model::PackageRequirement;
+use crate::module_registry::ModuleRegistry;
+use crate::modules::packages::{NamedPackageChanger, NamedPackages};
+use crate::owner::{Owner, OwnerLimits};
+use crate::runner::Runner;
+
+/// A change of this machine to a document. While it exists, the agent begins no update.
+#[derive(Debug)]
+pub struct DocumentChange {
+    document: Document,
+    scope: EntryScope,
+    contents: OperatorContents,
+    limits: OwnerLimits,
+    store: ConfigurationStore,
+    packages: NamedPackageChanger,
+    _planning: PlanningLock,
+}
+
+impl DocumentChange {
+    /// Prepares the change. Nothing has changed yet.
+    ///
+    /// # Errors
+    /// An update is in progress, the limits of the machine's owner cannot be used, or they do not
+    /// allow a package source.
+    pub fn prepare(
+        registry: &ModuleRegistry<'_>,
+        (document, scope): (Document, EntryScope),
+        contents: OperatorContents,
+    ) -> anyhow::Result<Self> {
+        let paths = registry.paths;
+        let planning = PlanningLock::acquire(paths)?;
+        let planning = planning
+            .context("the agent is planning an update, or applies a document; try again later")?;
+        ensure!(
+            !paths.journal().exists(),
+            "an update is in progress on this machine; `evenkeel-agent status` shows it"
+        );
+        let limits = registry.owner.limits()?;
+        check_sources(&registry.owner, &document, &scope)?;
+        let owner = Arc::clone(&registry.owner);
+        Ok(Self {
+            document,
+            scope,
+            contents,
+            limits,
+            store: ConfigurationStore::open(paths)?,
+            packages: NamedPackageChanger::new(registry.package_tools(), paths.clone(), owner),
+            _planning: planning,
+        })
+    }
+
+    /// Runs the change. At a stop, it ends after the current step; the next run continues.
+    ///
+    /// # Errors
+    /// The change has stopped before its end.
+    pub async fn run(
+        self,
+        runner: &dyn Runner,
+        root: &Path,
+        notes: impl Write + Send + 'static,
+        stop: CancellationToken,
+    ) -> anyhow::Result<RunReport> {
+        let (root, handle) = (root.to_owned(), Handle::current());
+        run_with_programs(runner, move |programs| {
+            let machine = Machine { root, programs };
+            self.run_blocking(&machine, &handle, (notes, stop))
+        })
+        .await?
+    }
+
+    fn run_blocking(
+        &self,
+        machine: &Machine,
+        handle: &Handle,
+        (notes, stop): (impl Write, CancellationToken),
+    ) -> anyhow::Result<RunReport> {
+        let packages = BlockingPackages { handle, changer: &self.packages };
+        let configuration = &self.limits.configuration;
+        let actions = |_: &str, action: &ActionSpec| {
+            configuration.check_action(&machine.root, &action.command)
+        };
+        let saved_folder = self.store.saved_folder();
+        let context = RunContext {
+            document: &self.document,
+            machine,
+            scope: &self.scope,
+            contents: &self.contents,
+            packages: &packages,
+            actions: &actions,
+            saved_folder: &saved_folder,
+            faults: &NoFaults,
+        };
+        let mut journal = ProgressJournal::new(self.store.journal(&self.document), notes, stop);
+        let mut run = self.open_run(context, &mut journal)?;
+        let report = match run.execute(&mut journal) {
+            Err(RunError::Journal(_)) if journal.should_stop() => {
+                anyhow::bail!("stopped on request; run the command again to continue")
+            }
+            ended => ended.context("the run has stopped; run the command again to continue")?,
+        };
+        if report.state != self.store.load_state()? {
+            self.store.store_state(&report.state)?;
+        }
+        run.discard_saved()?;
+        self.store.remove_run()?;
+        Ok(report)
+    }
+
+    /// Continues the interrupted run of this document, or begins a run. The interrupted run of
+    /// another document is given up: the node keeps what it has created.
+    fn open_run<'a, W: Write>(
+        &self,
+        context: RunContext<'a>,
+        journal: &mut ProgressJournal<'_, W>,
+    ) -> anyhow::Result<Run<'a>> {
+        let state = match self.store.load_run()? {
+            Some(InterruptedRun { stored, document })
+                if document == self.document && stored.pass.scope == self.scope =>
+            {
+                journal.resume(&stored);
+                return Ok(Run::resume(context, stored)?);
+            }
+            Some(InterruptedRun { stored, document }) => {
+                let scope = stored.pass.scope.clone();
+                let context = RunContext { document: &document, scope: &scope, ..context };
+                let run = Run::resume(context, stored)?;
+                run.discard_saved()?;
+                let state = run.into_state();
+                self.store.store_state(&state)?;
+                self.store.remove_run()?;
+                state
+            }
+            None => self.store.load_state()?,
+        };
+        Ok(Run::new(context, &Uuid::new_v4().simple().to_string(), state))
+    }
+}
+
+/// Checks that the owner allows all package sources: the packages of a source that is missing would
+/// come from another one.
+fn check_sources(owner: &Owner, document: &Document, scope: &EntryScope) -> anyhow::Result<()> {
+    for (bundle, entry) in document.entries() {
+        let is_in_scope = scope.only_bundle.as_ref().is_none_or(|only| *only == bundle.name);
+        if let Desired::PackageSource(source) = &entry.desired
+            && is_in_scope
+        {
+            let checked = owner.check_document_source(source);
+            checked.map_err(|why| {
+                anyhow!("nothing was changed: PackageSource {}: {why}", entry.name)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes packages from the thread of a run.
+#[derive(Debug)]
+struct BlockingPackages<'a> {
+    handle: &'a Handle,
+    changer: &'a NamedPackageChanger,
+}
+
+impl PackageInstaller for BlockingPackages<'_> {
+    fn apply(&self, request: &PackageRequest) -> Result<Vec<PackageFailure>, String> {
+        let installs = request.install.iter().map(|package| PackageRequirement {
+            name: package.name.clone(),
+            version: package.version.clone(),
+        });
+        let packages = NamedPackages {
+            update_lists: request.update_lists,
+            installs: installs.collect(),
+            removals: request.remove.clone(),
+        };
+        let refused = self.handle.block_on(self.changer.change(&packages));
+        let refused = refused.map_err(|failure| failure.reason)?.into_iter();
+        let failures =
+            refused.map(|package| PackageFailure { name: package.name, reason: package.reason });
+        Ok(failures.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;
