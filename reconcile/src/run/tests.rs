@@ -110,7 +110,12 @@ impl PackageInstaller for ModelPrograms {
             let version = target.version.as_deref().unwrap_or("1.0");
             set_package(&self.root, &target.name, Some(version));
             for (path, content) in model.package_files.get(&target.name).into_iter().flatten() {
-                write(&self.root.join(path.trim_start_matches('/')), content);
+                let path = self.root.join(path.trim_start_matches('/'));
+                // As dpkg does, which also replaces a link by the file.
+                if !path.is_dir() {
+                    let _ = std::fs::remove_file(&path);
+                    write(&path, content);
+                }
             }
         }
         for name in &request.remove {

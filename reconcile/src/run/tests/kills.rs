@@ -1,1 +1,124 @@
+//! A run that is killed at any point and continued ends like an undisturbed run.
 
+use super::*;
+
+/// What a run must lead to, whether it was killed or not.
+#[derive(Debug, PartialEq)]
+pub(super) struct EndState {
+    tree: BTreeMap<String, String>,
+    systemd: SystemdModel,
+    state: NodeState,
+    report: Report,
+    outcome: RunOutcome,
+    changed: BTreeSet<EntryKey>,
+    has_saved: bool,
+}
+
+pub(super) fn end_state(node: &SimulatedNode, report: RunReport) -> EndState {
+    let RunReport { report, outcome, changed, .. } = report;
+    EndState {
+        tree: node.files.tree(),
+        systemd: node.model().systemd.clone(),
+        state: node.state.clone(),
+        report,
+        outcome,
+        changed,
+        has_saved: node.files.saved().exists(),
+    }
+}
+
+/// Runs a document, kills the run at a point, and continues it.
+pub(super) fn run_killed(node: &mut SimulatedNode, document: &Document, point: usize) -> EndState {
+    let report = match node.run_with(document, &Fuse::after(point)) {
+        Ok(report) => report,
+        Err(_) => node.run_with(document, &Fuse::endless()).unwrap(),
+    };
+    end_state(node, report)
+}
+
+/// Kills the second run at every point.
+fn check_kills((first, second): (&Document, &Document), prepare: impl Fn(&mut SimulatedNode)) {
+    let new_node = || {
+        let mut node = SimulatedNode::new();
+        prepare(&mut node);
+        node.run(first);
+        node
+    };
+    let mut node = new_node();
+    let fuse = Fuse::endless();
+    let report = node.run_with(second, &fuse).unwrap();
+    let expected = end_state(&node, report);
+    assert!(!expected.has_saved);
+    for point in 0..fuse.points() {
+        let end = run_killed(&mut new_node(), second, point);
+        assert_eq!(end, expected, "killed at point {point} of {}", fuse.points());
+    }
+}
+
+#[test]
+fn a_first_run_that_was_killed_is_continued() {
+    let unit_text = "[Service]\n[Install]\nWantedBy=multi-user.target\n".to_owned();
+    let files = vec![("/usr/lib/systemd/system/web.service".to_owned(), unit_text)];
+    let document = entries(&[
+        "component: Action, name: before, desired: {command: 'true before', timing: pre}",
+        "component: Action, name: after, desired: {command: 'true after'}",
+        "component: Sysctl, name: vm.swappiness, desired: {value: '10'}",
+        &unit("web.service", "dropIns: {10-a.conf: \"[Service]\\n\"}, filePaths: [/etc/web/conf]"),
+        &unit("own.service", &format!("content: {SERVICE}")),
+        "component: File, name: /etc/web/conf, desired: {owner: web, group: staff}",
+        "component: User, name: web, desired: {groups: [staff]}",
+        "component: UserGroup, name: staff, desired: {gid: 300}",
+        "component: Package, name: web",
+        "component: PackageSource, name: main, desired: {source: \"Types: deb\\nURIs: https://a\\n\
+         Suites: b\\nComponents: c\"}",
+    ]);
+    check_kills((&entries(&[]), &document), |node| {
+        node.model().package_files.insert("web".to_owned(), files.clone());
+    });
+}
+
+#[test]
+fn a_run_with_removals_that_was_killed_is_continued() {
+    let first = entries(&[
+        &file("/etc/a", "a"),
+        &file("/etc/b/c", "b"),
+        &unit("own.service", &format!("content: {SERVICE}")),
+        &unit("web.service", "filePaths: [/etc/a], dropIns: {a.conf: \"[Service]\\n\"}"),
+        "component: Package, name: web",
+        "component: User, name: web",
+        "component: Sysctl, name: vm.swappiness, desired: {value: '10'}",
+    ]);
+    let second = entries(&[
+        "component: File, name: /etc/b/c, desired: {type: absent}",
+        &unit("web.service", ""),
+        "component: UserGroup, name: app, desired: {absent: true}",
+    ]);
+    check_kills((&first, &second), |node| node.add_running_unit("web.service"));
+}
+
+#[test]
+fn a_reversal_that_was_killed_is_continued() {
+    let mut document = entries(&[
+        &file("/etc/a", "new"),
+        &file("/etc/b", "new"),
+        &unit("web.service", "filePaths: [/etc/a]"),
+        &unit("other.service", "enable: false"),
+        &unit("own.service", &format!("content: {SERVICE}")),
+        "component: Action, name: post, desired: {command: 'false'}",
+    ]);
+    document.on_failure = FailureMode::Revert;
+    check_kills((&entries(&[]), &document), |node| {
+        node.add_running_unit("web.service");
+        node.add_running_unit("other.service");
+        node.files.write("/etc/a", "old");
+    });
+}
+
+#[test]
+fn a_run_that_was_killed_during_a_failed_restart_repeats_the_restart() {
+    let document = entries(&[&file("/etc/a", "new"), &unit("web.service", "filePaths: [/etc/a]")]);
+    check_kills((&entries(&[]), &document), |node| {
+        node.add_running_unit("web.service");
+        node.model().systemd.broken.insert("web.service".to_owned());
+    });
+}
