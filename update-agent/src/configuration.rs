@@ -9,7 +9,7 @@ mod progress;
 mod secret_values;
 mod store;
 
-pub use self::contents::OperatorContents;
+pub use self::contents::{Downloads, OperatorContents};
 pub use self::document_change::DocumentChange;
 pub use self::document_file::{DocumentError, DocumentFile, DocumentSource};
 pub use self::program_queue::run_with_programs;

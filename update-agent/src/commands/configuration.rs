@@ -40,12 +40,13 @@ pub fn run_configuration(
 fn check_document(arguments: &DocumentArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let DocumentFile { document, scope, warnings } = load_document(arguments)?;
     print_warnings(&warnings);
-    let contents = OperatorContents::new(load_secrets(arguments)?);
+    let secrets = load_secrets(arguments)?;
     let root = arguments.image_root.as_deref().unwrap_or(Path::new(OWN_ROOT));
     let root = std::fs::canonicalize(root)
         .with_context(|| format!("cannot find the root {}", root.display()))?;
     let runner = HostRunner::new(&root);
     let check = run_until_signal(run_with_programs(&runner, move |programs| {
+        let contents = OperatorContents { secrets: &secrets, downloads: None };
         let options = CheckOptions { contents: &contents, scope: &scope };
         check_machine(&document, &Machine { root, programs }, &options)
     }))?;

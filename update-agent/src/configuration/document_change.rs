@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use evenkeel_configuration::Document;
-use evenkeel_configuration::document::{ActionSpec, Desired};
+use evenkeel_configuration::document::{ActionSpec, Desired, FileState};
 use evenkeel_reconcile::change::{PackageFailure, PackageInstaller, PackageRequest};
 use evenkeel_reconcile::files::NoFaults;
 use evenkeel_reconcile::machine::Machine;
@@ -18,10 +18,11 @@ use uuid::Uuid;
 
 use super::progress::ProgressJournal;
 use super::store::{ConfigurationStore, InterruptedRun};
-use super::{OperatorContents, run_with_programs};
+use super::{Downloads, OperatorContents, SecretValues, run_with_programs};
 use crate::agent::PlanningLock;
 use crate::model::PackageRequirement;
 use crate::module_registry::ModuleRegistry;
+use crate::modules::image::FileDownloader;
 use crate::modules::packages::{NamedPackageChanger, NamedPackages};
 use crate::owner::{Owner, OwnerLimits};
 use crate::runner::Runner;
@@ -31,7 +32,8 @@ use crate::runner::Runner;
 pub struct DocumentChange {
     document: Document,
     scope: EntryScope,
-    contents: OperatorContents,
+    secrets: SecretValues,
+    downloader: Option<FileDownloader>,
     limits: OwnerLimits,
     store: ConfigurationStore,
     packages: NamedPackageChanger,
@@ -47,7 +49,7 @@ impl DocumentChange {
     pub fn prepare(
         registry: &ModuleRegistry<'_>,
         (document, scope): (Document, EntryScope),
-        contents: OperatorContents,
+        secrets: SecretValues,
     ) -> anyhow::Result<Self> {
         let paths = registry.paths;
         let planning = PlanningLock::acquire(paths)?;
@@ -60,10 +62,13 @@ impl DocumentChange {
         let limits = registry.owner.limits()?;
         check_sources(&registry.owner, &document, &scope)?;
         let owner = Arc::clone(&registry.owner);
+        let downloader = has_downloads(&document).then(|| FileDownloader::new(registry));
+        let downloader = downloader.transpose().map_err(|failure| anyhow!(failure.reason))?;
         Ok(Self {
             document,
             scope,
-            contents,
+            secrets,
+            downloader,
             limits,
             store: ConfigurationStore::open(paths)?,
             packages: NamedPackageChanger::new(registry.package_tools(), paths.clone(), owner),
@@ -101,12 +106,20 @@ impl DocumentChange {
         let actions = |_: &str, action: &ActionSpec| {
             configuration.check_action(&machine.root, &action.command)
         };
+        let contents = OperatorContents {
+            secrets: &self.secrets,
+            downloads: self.downloader.as_ref().map(|downloader| Downloads {
+                downloader,
+                folder: self.store.download_folder(),
+                handle,
+            }),
+        };
         let saved_folder = self.store.saved_folder();
         let context = RunContext {
             document: &self.document,
             machine,
             scope: &self.scope,
-            contents: &self.contents,
+            contents: &contents,
             packages: &packages,
             actions: &actions,
             saved_folder: &saved_folder,
@@ -156,6 +169,13 @@ impl DocumentChange {
         };
         Ok(Run::new(context, &Uuid::new_v4().simple().to_string(), state))
     }
+}
+
+fn has_downloads(document: &Document) -> bool {
+    document.entries().any(|(_, entry)| match &entry.desired {
+        Desired::File(FileState { content: Some(content), .. }) => content.uri.is_some(),
+        _ => false,
+    })
 }
 
 /// Checks that the owner allows all package sources: the packages of a source that is missing would

@@ -1,7 +1,7 @@
 //! What the node keeps about its configuration: what earlier runs have created, and the journal of
 //! an open run.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +41,11 @@ impl ConfigurationStore {
     /// Folder of the open run for the old contents of files.
     pub fn saved_folder(&self) -> PathBuf {
         self.folder.join("saved")
+    }
+
+    /// Folder of the open run for downloads.
+    pub fn download_folder(&self) -> PathBuf {
+        self.folder.join("downloads")
     }
 
     fn state_path(&self) -> PathBuf {
@@ -100,6 +105,13 @@ impl ConfigurationStore {
 
     /// Ends the run.
     pub fn remove_run(&self) -> Result<(), FileError> {
+        let downloads = self.download_folder();
+        match fs::remove_dir_all(&downloads) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(FileError::while_doing("remove", downloads)(error));
+            }
+            _ => {}
+        }
         durable::remove_file(&self.journal_path())?;
         durable::remove_file(&self.document_path())
     }

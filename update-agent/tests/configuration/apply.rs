@@ -1,8 +1,9 @@
 //! `evenkeel-agent configuration apply`. It needs root, and is not tested otherwise.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use rustix::process::geteuid;
 use serde_json::Value;
@@ -13,11 +14,7 @@ const MOTD: &str = "{component: File, name: /etc/motd, desired: {content: {inlin
 
 /// A machine; none without root.
 fn open_image() -> Option<ImageRoot> {
-    if geteuid().is_root() {
-        return Some(ImageRoot::new());
-    }
-    eprintln!("skipped: only root can apply a document");
-    None
+    geteuid().is_root().then(ImageRoot::new)
 }
 
 fn apply(image: &ImageRoot, options: &[&str], document: &str) -> Output {
@@ -105,6 +102,35 @@ fn a_second_change_changes_nothing() {
     assert_eq!(left, ["state.json"]);
     assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
     assert!(!fs::read_to_string(state.join("state.json")).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn a_change_that_was_killed_continues() {
+    let Some(image) = open_image() else { return };
+    let entry = |number: usize| {
+        format!("{{component: File, name: /etc/app/{number}, desired: {{content: {{inline: a}}}}}}")
+    };
+    let entries: Vec<_> = (0..300).map(entry).collect();
+    let path = image.write("document.yaml", &document(&entries.join(", ")));
+    let mut child = image.command(&["apply", path.to_str().unwrap()]);
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first_step = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut first_step).unwrap();
+    assert!(first_step.starts_with("write File /etc/app/0, "), "{first_step}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let output = image.run(&["apply", path.to_str().unwrap()], b"");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let mut paths = Vec::new();
+    list_tree(image.path(), &mut paths);
+    let names = paths.iter().filter_map(|(path, ..)| path.file_name()?.to_str());
+    assert!(!names.clone().any(|name| name.contains("evenkeel-tmp")));
+    let state = image.path().join("var/lib/evenkeel-agent/configuration");
+    let left: Vec<_> = fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["state.json"]);
+    let state = fs::read_to_string(state.join("state.json")).unwrap();
+    assert!((0..300).all(|number| state.contains(&format!("File /etc/app/{number}\""))), "{state}");
 }
 
 #[test]

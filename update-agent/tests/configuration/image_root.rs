@@ -36,11 +36,16 @@ impl ImageRoot {
         path
     }
 
-    /// Runs `configuration` with this root.
-    pub fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
+    /// `configuration` with this root.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = program(env!("CARGO_BIN_EXE_evenkeel-agent"));
         command.arg("configuration").args(arguments).arg("--image-root").arg(self.path());
-        run(command, input)
+        command
+    }
+
+    /// Runs `configuration` with this root.
+    pub fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
+        run(self.command(arguments), input)
     }
 }
 

@@ -15,9 +15,7 @@ use super::{OWN_ROOT, load_document, load_secrets, print_report, print_warnings,
 use crate::cli::{ConfigurationApplyArgs, PathArgs, RemovedExtras};
 use crate::commands::run::run_until_end;
 use crate::commands::{build_runtime, load_config};
-use crate::configuration::{
-    DocumentChange, DocumentError, DocumentFile, OperatorContents, describe_failure,
-};
+use crate::configuration::{DocumentChange, DocumentError, DocumentFile, describe_failure};
 use crate::module_registry::ModuleRegistry;
 
 /// Changes the machine, and prints its state afterwards.
@@ -38,7 +36,7 @@ pub fn apply_document(
         warnings.push("the document has `applyMode: audit`, so nothing is changed".to_owned());
     }
     print_warnings(&warnings);
-    let contents = OperatorContents::new(load_secrets(&arguments.document)?);
+    let secrets = load_secrets(&arguments.document)?;
     let root = arguments.document.image_root.as_deref().unwrap_or(Path::new(OWN_ROOT));
     let (config, paths) = load_config(&PathArgs {
         root: Some(root.to_owned()),
@@ -48,7 +46,7 @@ pub fn apply_document(
     telemetry::init(&config.log)?;
     paths.prepare()?;
     let registry = ModuleRegistry::new(&config, &paths);
-    let change = DocumentChange::prepare(&registry, (document, scope), contents)?;
+    let change = DocumentChange::prepare(&registry, (document, scope), secrets)?;
 
     let runtime = build_runtime()?;
     let life = Lifecycle::new();

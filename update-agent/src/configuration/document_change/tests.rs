@@ -11,7 +11,6 @@ use evenkeel_reconcile::run::RunOutcome;
 
 use super::*;
 use crate::config::Config;
-use crate::configuration::SecretValues;
 use crate::hooks::fake::FakeRunner;
 use crate::paths::AgentPaths;
 
@@ -58,8 +57,8 @@ impl Fixture {
         let runner: Arc<dyn Runner> = Arc::clone(&self.runner) as _;
         let registry =
             ModuleRegistry::with_runner(&config, &self.paths, runner, Arc::new(SystemClock));
-        let contents = OperatorContents::new(SecretValues::default());
-        DocumentChange::prepare(&registry, (document, EntryScope::default()), contents)
+        let secrets = SecretValues::default();
+        DocumentChange::prepare(&registry, (document, EntryScope::default()), secrets)
     }
 
     async fn apply(&self, text: &str) -> RunReport {
