@@ -56,6 +56,7 @@ use units::UnitObservation;
 
 pub use sources::render_source;
 pub(crate) use sysctl::{has_running_value, read_stored_settings};
+pub(crate) use unit_links::has_package_file;
 pub(crate) use units::{must_be_enabled, must_run};
 
 /// What a check needs besides the document and the machine.

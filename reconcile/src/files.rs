@@ -64,7 +64,7 @@ pub use content::{ContentError, ContentSource, DesiredContent, EmptyContentSourc
 pub use digest::ContentDigest;
 pub use error::FileError;
 pub use folder::RootFolder;
-pub(crate) use folder::{FolderError, OwnFile, is_below, read_target, split_parent};
+pub(crate) use folder::{FolderError, OwnFile, read_target, split_parent};
 pub use inspect::FileContext;
 pub(crate) use lines::{LineReader, read_limited};
 pub(crate) use plan::plan_stale_removals;

@@ -60,12 +60,12 @@ use document_index::DocumentIndex;
 use planner::plan_rest;
 use progress::{RunProgress, is_command_due};
 use report::complete_report;
-use revert::{REVERSAL_STAGE, note_unit_states, plan_reversal};
+use revert::{REVERSAL_STAGE, plan_reversal};
 use specs::FilePlanning;
 use steps::StepExecutor;
 
 use crate::change::{ActionPolicy, PackageInstaller, query_unit};
-use crate::check::{CheckOptions, MachineCheck, check_machine, must_run};
+use crate::check::{CheckOptions, MachineCheck, check_machine, has_package_file, must_run};
 use crate::files::{ContentSource, FaultPoint, FileChanger, FileError, RootFolder};
 use crate::finding::EntryKey;
 use crate::machine::Machine;
@@ -266,7 +266,17 @@ impl<'a> Run<'a> {
         root: &RootFolder,
         (stage, mut plan): (plan::Stage, RunPlan),
     ) -> Result<(), RunError> {
-        note_unit_states(&mut plan.steps, |unit| query_unit(self.context.machine, unit));
+        for planned in &mut plan.steps {
+            if let Step::RetireUnit { unit, was_enabled, was_active, has_other_file } =
+                &mut planned.step
+            {
+                // An extra is disabled, whoever has its unit file.
+                *has_other_file = planned.changes.is_empty() && has_package_file(root, unit);
+                let query = || query_unit(self.context.machine, unit);
+                (*was_enabled, *was_active) =
+                    if *has_other_file { (false, false) } else { query() };
+            }
+        }
         let planning = FilePlanning {
             root,
             contents: self.context.contents,
@@ -316,7 +326,7 @@ impl<'a> Run<'a> {
                     index: &self.index,
                     root: &root,
                     pass: &pass,
-                    has_new_sources: self.progress.has_new_sources,
+                    has_old_package_lists: self.progress.state.has_old_package_lists,
                 };
                 executor.execute(planned)
             } else {

@@ -57,11 +57,14 @@ pub enum Step {
     ChangeUser {
         name: String,
     },
-    /// Disables and stops a unit that the document does not have.
+    /// Disables and stops a unit that the document does not have, as far as necessary.
     RetireUnit {
         unit: String,
         was_enabled: bool,
         was_active: bool,
+        /// Whether a package has a unit file for it. Then it stays as it is, and restarts if it
+        /// runs.
+        has_other_file: bool,
     },
     /// Writes files, unit files, drop-ins and the file of kernel settings as one set. Removes paths
     /// that must be absent, and files of units that the document does not have any more.
@@ -149,6 +152,11 @@ impl Step {
             Self::WriteSources | Self::ChangePackages { .. } => Stage::Packages,
             _ => Stage::Entries,
         }
+    }
+
+    /// A step that retires a unit. A run finds out the state of the unit before it begins.
+    pub(crate) fn retire(unit: String) -> Self {
+        Self::RetireUnit { unit, was_enabled: true, was_active: true, has_other_file: false }
     }
 
     pub(crate) fn with(self, changes: Vec<EntryChange>) -> PlannedStep {

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use evenkeel_configuration::Component;
 use evenkeel_configuration::document::{
-    ActionTiming, Bundle, Desired, Document, Entry, ExtraKind, PackageState, UNIT_FOLDER,
-    UnitCommand, UnitState,
+    ActionTiming, Bundle, Desired, Document, Entry, ExtraKind, PackageState, UnitCommand, UnitState,
 };
 
 use super::document_index::{DocumentIndex, actions_of, is_present, runs_always};
@@ -18,6 +17,9 @@ use crate::check::{MachineCheck, must_be_enabled, must_run};
 use crate::finding::{Difference, EntryKey};
 use crate::names::{AGENT_UNIT, is_template};
 use crate::scope::EntryScope;
+
+/// Part of the paths of folders that systemd reads.
+const UNIT_FILE_FOLDER: &str = "/systemd/system/";
 
 /// Plans what makes the machine as the document describes it. `check` is the result of
 /// [`check_machine`](crate::check::check_machine) with the same document and scope.
@@ -215,12 +217,8 @@ impl<'a> Planner<'a> {
         });
         for change in retired.chain(self.extras(Component::Unit, ExtraKind::Services)) {
             let unit = change.entry.name.clone();
-            let step = Step::RetireUnit { unit, was_enabled: true, was_active: true };
-            steps.push(step.with(if change.differences.is_empty() {
-                vec![]
-            } else {
-                vec![change]
-            }));
+            let changes = if change.differences.is_empty() { Vec::new() } else { vec![change] };
+            steps.push(Step::retire(unit).with(changes));
         }
         let mut changes: Vec<EntryChange> = Vec::new();
         for component in [Component::File, Component::Sysctl] {
@@ -239,7 +237,7 @@ impl<'a> Planner<'a> {
         }
         let is_unit_file = |change: &EntryChange| match change.entry.component {
             Component::Unit => true,
-            Component::File => change.entry.name.starts_with(UNIT_FOLDER),
+            Component::File => change.entry.name.contains(UNIT_FILE_FOLDER),
             _ => false,
         };
         let needs_reload = changes.iter().any(is_unit_file)
@@ -308,8 +306,8 @@ impl<'a> Planner<'a> {
         }
         if self.scope.is_whole() {
             let others = restarts.iter().filter(|unit| {
-                let is_retired = self.stale.entries.contains(&EntryKey::unit(unit));
-                self.index.find_unit(unit).is_none() && !is_retired
+                self.index.find_unit(unit).is_none()
+                    && !self.scope.failed_entries.contains(&EntryKey::unit(unit))
             });
             for unit in others {
                 add(unit, UnitAction::TryRestart, None, false);
@@ -333,6 +331,8 @@ impl<'a> Planner<'a> {
             }
         }
         units.extend(self.stale.drop_ins.keys().map(String::as_str));
+        let retired = self.stale.entries.iter().filter(|key| key.component == Component::Unit);
+        units.extend(retired.map(|key| key.name.as_str()));
         units
     }
 
@@ -369,8 +369,13 @@ impl<'a> Planner<'a> {
             }
         }
         let files: Vec<EntryChange> = self.stale.changes(Component::File).collect();
-        if !files.is_empty() {
-            steps.push(Step::RemoveStaleFiles.with(files));
+        if files.is_empty() {
+            return;
+        }
+        let needs_reload = files.iter().any(|file| file.entry.name.contains(UNIT_FILE_FOLDER));
+        steps.push(Step::RemoveStaleFiles.with(files));
+        if needs_reload && self.check.has_systemd {
+            steps.push(Step::ReloadUnits.with(Vec::new()));
         }
     }
 }

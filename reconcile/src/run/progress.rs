@@ -58,8 +58,6 @@ pub(crate) struct RunProgress {
     pub changed: BTreeSet<EntryKey>,
     /// What the run has done with units, for a reversal.
     pub units: BTreeMap<String, UnitChange>,
-    /// Whether the lists of packages must be updated.
-    pub has_new_sources: bool,
     pub failures: Vec<RunFailure>,
     pub is_reverting: bool,
 }
@@ -76,6 +74,8 @@ pub(crate) struct UnitChange {
     pub is_new: bool,
     /// Its files, or files that it uses, have changed.
     pub has_new_files: bool,
+    /// The unit ran before a restart that has failed.
+    pub has_failed_restart: bool,
 }
 
 impl RunProgress {
@@ -112,29 +112,37 @@ impl RunProgress {
             }
             Step::WriteSources => {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
-                self.has_new_sources |= planned.changes.iter().any(|c| !has_failed(&c.entry));
+                self.state.has_old_package_lists |=
+                    planned.changes.iter().any(|change| !has_failed(&change.entry));
             }
             Step::ChangePackages { .. } => {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
-                self.has_new_sources = false;
+                self.state.has_old_package_lists &= !is_good;
             }
-            step => self.complete_unit(step, is_good),
+            step => self.complete_unit(step, is_good, planned.changes.is_empty()),
         }
         self.failures.extend_from_slice(failures);
     }
 
-    fn complete_unit(&mut self, step: &Step, is_good: bool) {
+    fn complete_unit(&mut self, step: &Step, is_good: bool, had_activity: bool) {
         match step {
             Step::EnableUnit { unit } if is_good => self.unit(unit).enabled = Some(true),
             Step::DisableUnit { unit } if is_good => self.unit(unit).enabled = Some(false),
-            Step::RetireUnit { unit, was_enabled, was_active } => {
+            Step::RetireUnit { unit, was_enabled, was_active, has_other_file } => {
                 let change = self.unit(unit);
+                if *has_other_file {
+                    change.has_new_files = true;
+                    self.state.add_restart(unit, RestartReason::UnitFiles);
+                    return;
+                }
                 change.enabled = was_enabled.then_some(false).or(change.enabled);
                 change.started = was_active.then_some(false).or(change.started);
+                self.state.clear_restart(unit);
             }
             Step::RunUnit { unit, .. } if is_good => self.state.clear_restart(unit),
             Step::RunUnit { unit, .. } => {
                 self.failed_units.insert(unit.clone());
+                self.unit(unit).has_failed_restart = had_activity;
             }
             _ => {}
         }
@@ -211,11 +219,8 @@ impl RunProgress {
                 _ => {}
             }
         }
-        // A unit without an entry whose unit file is removed has been stopped.
+        // A unit without an entry whose unit file is removed is retired.
         let is_retired = unit.is_none() && change.has(&Difference::Existence);
-        if is_retired {
-            self.state.clear_restart(name);
-        }
         if has_new_files && !is_retired {
             self.unit(name).has_new_files = true;
             if has_systemd {

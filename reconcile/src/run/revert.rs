@@ -2,7 +2,7 @@
 
 use evenkeel_configuration::Component;
 
-use super::plan::{PlannedStep, RunPlan, Stage, Step, UnitAction};
+use super::plan::{RunPlan, Stage, Step, UnitAction};
 use super::progress::RunProgress;
 use super::state::RestartReason;
 use crate::finding::EntryKey;
@@ -18,8 +18,9 @@ pub(super) fn plan_reversal(progress: &RunProgress, has_systemd: bool) -> RunPla
     for (unit, change) in &progress.units {
         let unit = unit.clone();
         if change.is_new {
-            steps.push(Step::RetireUnit { unit, was_enabled: true, was_active: true });
-        } else if change.enabled == Some(true) {
+            steps.push(Step::retire(unit.clone()));
+        }
+        if change.enabled == Some(true) {
             steps.push(Step::DisableUnit { unit });
         }
     }
@@ -27,18 +28,21 @@ pub(super) fn plan_reversal(progress: &RunProgress, has_systemd: bool) -> RunPla
     if has_systemd {
         steps.push(Step::ReloadUnits);
     }
-    let old_units = progress.units.iter().filter(|(_, change)| !change.is_new);
-    let disabled = old_units.clone().filter(|(_, change)| change.enabled == Some(false));
+    let disabled = progress.units.iter().filter(|(_, change)| change.enabled == Some(false));
     steps.extend(disabled.map(|(unit, _)| Step::EnableUnit { unit: unit.clone() }));
     let mut commands = Vec::new();
-    for (unit, change) in old_units.filter(|_| has_systemd) {
+    for (unit, change) in progress.units.iter().filter(|_| has_systemd) {
         let command = match change.started {
+            _ if change.is_new => UnitAction::TryRestart,
             Some(true) => UnitAction::Stop,
             Some(false) => UnitAction::Start,
+            None if change.has_failed_restart => UnitAction::Restart,
             None if change.has_new_files => UnitAction::TryRestart,
             None => continue,
         };
-        commands.push(Step::RunUnit { unit: unit.clone(), command, is_due: true });
+        // A new unit only restarts if a package has a unit file for it.
+        let is_due = !change.is_new;
+        commands.push(Step::RunUnit { unit: unit.clone(), command, is_due });
     }
     commands.sort_by_key(
         |step| matches!(step, Step::RunUnit { unit, .. } if unit.as_str() == AGENT_UNIT),
@@ -64,6 +68,8 @@ impl RunProgress {
         owned.drop_ins.clone_from(&old.owned.drop_ins);
         owned.file_units.clone_from(&old.owned.file_units);
         self.state.pending_restarts.clone_from(&old.pending_restarts);
+        let has_sources = self.changed.iter().any(|key| key.component == Component::PackageSource);
+        self.state.has_old_package_lists |= has_sources;
         self.changed.retain(|key| !is_restored(&key));
         self.failed_units.clear();
         self.is_reverting = true;
@@ -79,14 +85,5 @@ impl RunProgress {
 
     pub(super) fn has_changes(&self) -> bool {
         !self.changed.is_empty() || !self.units.is_empty()
-    }
-}
-
-/// Fills in what the units to retire do now.
-pub(super) fn note_unit_states(steps: &mut [PlannedStep], query: impl Fn(&str) -> (bool, bool)) {
-    for planned in steps {
-        if let Step::RetireUnit { unit, was_enabled, was_active } = &mut planned.step {
-            (*was_enabled, *was_active) = query(unit);
-        }
     }
 }

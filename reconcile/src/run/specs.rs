@@ -1,6 +1,7 @@
 //! The files that the steps of a pass write and remove.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use evenkeel_configuration::Component;
 use evenkeel_configuration::document::{Desired, PackageSourceState};
@@ -13,7 +14,7 @@ use crate::change::render_settings;
 use crate::check::render_source;
 use crate::files::{
     ChangeReport, ContentSource, DesiredContent, FileContext, FileError, FileObject, FileSpec,
-    ManagedPaths, RootFolder, is_below, plan as plan_files, plan_stale_removals,
+    ManagedPaths, RefusedFile, RootFolder, plan as plan_files, plan_stale_removals, split_parent,
 };
 use crate::finding::{Difference, EntryKey};
 use crate::names::{
@@ -120,32 +121,37 @@ impl<'a> PassSpecs<'a> {
         self.add(key, source_spec(source, &key.name, state));
     }
 
-    /// The failures of entries in the report of a step.
-    pub fn failures_of(&self, root: &RootFolder, report: ChangeReport) -> Vec<RunFailure> {
-        report.failed.iter().flat_map(|error| self.locate(root, error)).collect()
-    }
-
-    fn locate(&self, root: &RootFolder, error: &FileError) -> Vec<RunFailure> {
-        let is_of = |spec: &FileSpec<'_>| {
-            let is_same = |path: &str| error.path == path || is_below(&error.path, path);
-            is_same(&spec.path) || is_same(&root.real_path(&spec.path))
-        };
-        let position = self.specs.iter().position(is_of);
-        match position.and_then(|position| self.entries.get(position)) {
-            Some(keys) => keys
-                .iter()
-                .map(|key| RunFailure::of_entry(key.clone(), error.to_string()))
-                .collect(),
-            None => vec![RunFailure::of_run(error.to_string())],
+    /// The failures of entries in the reports of a step, and of those that were refused.
+    pub fn failures_of(
+        &self,
+        root: &RootFolder,
+        refused: &[RefusedFile],
+        reports: &[ChangeReport],
+    ) -> Vec<RunFailure> {
+        let failed = reports.iter().flat_map(|report| &report.failed);
+        let failed = failed.map(|error| (error.path.as_str(), error.to_string()));
+        let refused = refused.iter().map(|file| (file.path.as_str(), file.reason.clone()));
+        let failed: Vec<(&str, String)> = refused.chain(failed).collect();
+        if failed.is_empty() {
+            return Vec::new();
         }
-    }
-
-    /// The failures of entries whose paths have this spec path.
-    pub fn failures_of_path(&self, path: &str, reason: &str) -> Vec<RunFailure> {
-        let position = self.specs.iter().position(|spec| spec.path == path);
-        let keys = position.and_then(|position| self.entries.get(position));
-        let failure = |key: &EntryKey| RunFailure::of_entry(key.clone(), reason);
-        keys.into_iter().flatten().map(failure).collect()
+        let mut entries: HashMap<String, &Vec<EntryKey>> = HashMap::new();
+        for (spec, keys) in self.specs.iter().zip(&self.entries) {
+            entries.insert(root.real_path(&spec.path), keys);
+            entries.insert(spec.path.clone().into_owned(), keys);
+        }
+        let mut failures = Vec::new();
+        for (path, reason) in failed {
+            // A name in a directory with `prune` belongs to the directory.
+            let mut paths = std::iter::successors(Some(path), |path| Some(split_parent(path)?.0));
+            match paths.find_map(|path| entries.get(path)) {
+                Some(keys) => failures.extend(
+                    keys.iter().map(|key| RunFailure::of_entry(key.clone(), reason.as_str())),
+                ),
+                None => failures.push(RunFailure::of_run(reason)),
+            }
+        }
+        failures
     }
 }
 

@@ -12,6 +12,8 @@ use crate::finding::EntryKey;
 pub struct NodeState {
     pub owned: OwnedEntries,
     pub pending_restarts: PendingRestarts,
+    /// Whether sources of packages have changed since packages were changed the last time.
+    pub has_old_package_lists: bool,
 }
 
 /// What earlier runs have created. Only this is removed when the document has no entry for it any

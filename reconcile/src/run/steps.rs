@@ -22,7 +22,7 @@ pub(super) struct StepExecutor<'a> {
     pub index: &'a DocumentIndex<'a>,
     pub root: &'a RootFolder,
     pub pass: &'a RunPass,
-    pub has_new_sources: bool,
+    pub has_old_package_lists: bool,
 }
 
 impl StepExecutor<'_> {
@@ -93,7 +93,7 @@ impl StepExecutor<'_> {
     }
 
     fn change_packages(&self, request: &PackageRequest, planned: &PlannedStep) -> Vec<RunFailure> {
-        let update_lists = self.has_new_sources;
+        let update_lists = self.has_old_package_lists;
         let request = PackageRequest { update_lists, ..request.clone() };
         match self.context.packages.apply(&request) {
             Ok(failures) => failures
@@ -120,20 +120,16 @@ impl StepExecutor<'_> {
         let files = &self.pass.files;
         let settings = files.settings.as_deref();
         let specs = PassSpecs::from_changes(&planned.changes, self.index, settings);
-        let mut failures = specs.failures.clone();
-        for refused in &files.plan.refused {
-            failures.extend(specs.failures_of_path(&refused.path, &refused.reason));
-        }
         let changer = self.changer();
         let written = changer.apply(&files.plan.files, &specs.specs);
         let removed = written.and_then(|written| {
             let removed = changer.remove(&files.plan.removals)?;
             Ok([written, removed])
         });
+        let mut failures = specs.failures.clone();
         match removed {
             Ok(reports) => {
-                let reports = reports.into_iter();
-                failures.extend(reports.flat_map(|r| specs.failures_of(self.root, r)));
+                failures.extend(specs.failures_of(self.root, &files.plan.refused, &reports));
             }
             Err(error) => failures.extend(fail_all(planned, &error.to_string())),
         }
@@ -175,7 +171,7 @@ impl StepExecutor<'_> {
             }
             Step::EnableUnit { unit } => (unit, run(UnitOperation::Enable, unit)),
             Step::DisableUnit { unit } => (unit, run(UnitOperation::Disable, unit)),
-            Step::RetireUnit { unit, was_enabled, was_active } => {
+            Step::RetireUnit { unit, was_enabled, was_active, .. } => {
                 let disabled =
                     if *was_enabled { run(UnitOperation::Disable, unit) } else { Ok(()) };
                 let is_stopped = *was_active && self.pass.plan.has_systemd;

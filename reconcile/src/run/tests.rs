@@ -154,8 +154,9 @@ fn set_package(root: &Path, name: &str, version: Option<&str>) {
     write(&path, &text);
 }
 
-fn allow_all(_name: &str, _action: &ActionSpec) -> Result<(), String> {
-    Ok(())
+/// Allows all actions but one.
+fn check_action(name: &str, _action: &ActionSpec) -> Result<(), String> {
+    if name == "forbidden" { Err("the action is forbidden".to_owned()) } else { Ok(()) }
 }
 
 impl SimulatedNode {
@@ -193,6 +194,15 @@ impl SimulatedNode {
 
     /// Runs a document until the fuse is burnt. Continues the stored run, if there is one.
     fn run_with(&mut self, document: &Document, fuse: &Fuse) -> Result<RunReport, RunError> {
+        self.run_and(document, fuse, |run, journal| run.execute(journal))
+    }
+
+    fn run_and(
+        &mut self,
+        document: &Document,
+        fuse: &Fuse,
+        action: impl Fn(&mut Run<'_>, &mut dyn RunJournal) -> Result<RunReport, RunError>,
+    ) -> Result<RunReport, RunError> {
         for (_, entry) in document.entries() {
             if let Desired::Unit(state) = &entry.desired {
                 let files = state.file_paths.clone();
@@ -213,7 +223,7 @@ impl SimulatedNode {
             scope: &self.scope,
             contents: &EmptyContentSource,
             packages: &packages,
-            actions: &allow_all,
+            actions: &check_action,
             saved_folder: &saved_folder,
             faults: fuse,
         };
@@ -222,7 +232,7 @@ impl SimulatedNode {
             None => Run::new(context, "run-1", self.state.clone()),
         };
         let mut journal = FusedJournal { journal: &mut self.journal, fuse };
-        let report = run.execute(&mut journal)?;
+        let report = action(&mut run, &mut journal)?;
         if fuse.is_burnt() {
             return Err(JournalError("killed".to_owned()).into());
         }

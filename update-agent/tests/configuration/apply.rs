@@ -127,7 +127,8 @@ fn a_change_that_was_killed_continues() {
     let names = paths.iter().filter_map(|(path, ..)| path.file_name()?.to_str());
     assert!(!names.clone().any(|name| name.contains("evenkeel-tmp")));
     let state = image.path().join("var/lib/evenkeel-agent/configuration");
-    let left: Vec<_> = fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["state.json"]);
     let state = fs::read_to_string(state.join("state.json")).unwrap();
     assert!((0..300).all(|number| state.contains(&format!("File /etc/app/{number}\""))), "{state}");

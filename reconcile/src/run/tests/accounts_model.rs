@@ -27,7 +27,7 @@ pub(super) fn run(root: &Path, program: &str, arguments: &[String]) -> Result<()
         "groupdel" => files.remove_group(name)?,
         "useradd" => files.add_user(name, &options)?,
         "usermod" => files.change_user(name, &options)?,
-        "userdel" => files.remove_user(name)?,
+        "userdel" => files.remove_user(name),
         _ => return Err(format!("no program {program}")),
     }
     files.write();
@@ -164,7 +164,7 @@ impl<'a> AccountFiles<'a> {
         Ok(())
     }
 
-    fn remove_user(&mut self, name: &str) -> Result<(), String> {
+    fn remove_user(&mut self, name: &str) {
         self.users.retain(|user| user[0] != name);
         for (_, _, members) in &mut self.groups {
             members.retain(|member| member != name);
@@ -175,6 +175,5 @@ impl<'a> AccountFiles<'a> {
         if !is_used && !has_members {
             self.groups.retain(|group| group.0 != name);
         }
-        Ok(())
     }
 }

@@ -51,15 +51,13 @@ fn entries_that_fail_do_not_stop_the_others() {
 }
 
 #[test]
-fn an_action_that_the_owner_does_not_allow_is_a_failure() {
-    let document = entries(&["component: Action, name: a, desired: {command: x, when: always}"]);
-    let Desired::Action(action) = &document.bundles[0].entries[0].desired else { panic!() };
-    let files = FileMachine::new();
-    let programs =
-        ModelPrograms { root: files.path("/"), model: Arc::default(), fuse: Fuse::endless() };
-    let machine = Machine { root: files.path("/"), programs: Box::new(programs) };
-    let result = crate::change::run_action(&machine, &crate::change::NoActions, ("a", action));
-    assert_eq!(result, Err("the owner of the node allows no actions".to_owned()));
+fn an_action_that_the_owner_does_not_allow_takes_its_bundle_out() {
+    let mut node = SimulatedNode::new();
+    let forbidden = "component: Action, name: forbidden, desired: {command: x, timing: pre}";
+    let report = node.run(&entries(&[forbidden, &file("/etc/a", "a")]));
+    assert_eq!(report.failures[0].reason, "the action is forbidden");
+    assert_eq!(node.take_calls(), [""; 0]);
+    assert!(!node.files.path("/etc/a").exists());
 }
 
 #[test]

@@ -158,18 +158,24 @@ struct MachineSeed {
     units: Vec<(bool, bool, bool)>,
     packages: Vec<Option<&'static str>>,
     has_drop_in: bool,
+    /// A unit that fails to start.
+    broken: Option<&'static str>,
 }
 
 fn machines() -> impl Strategy<Value = MachineSeed> {
     let content = option::of(choice(&["x", "y"]));
     let versions = option::of(choice(&["1", "2"]));
-    (vec(content, 4), vec(any::<(bool, bool, bool)>(), 2), vec(versions, 2), any::<bool>())
-        .prop_map(|(files, units, packages, has_drop_in)| MachineSeed {
+    let units = vec(any::<(bool, bool, bool)>(), 2);
+    let broken = proptest::option::weighted(0.1, choice(&["one.service", "two.service"]));
+    (vec(content, 4), units, vec(versions, 2), any::<bool>(), broken).prop_map(
+        |(files, units, packages, has_drop_in, broken)| MachineSeed {
             files,
             units,
             packages,
             has_drop_in,
-        })
+            broken,
+        },
+    )
 }
 
 fn node_of(seed: &MachineSeed) -> SimulatedNode {
@@ -198,6 +204,7 @@ fn node_of(seed: &MachineSeed) -> SimulatedNode {
             systemd.run(&root, &["start", unit]);
         }
     }
+    node.model().systemd.broken.extend(seed.broken.map(str::to_owned));
     for (name, version) in ["first", "second"].iter().zip(&seed.packages) {
         if version.is_some() {
             set_package(&root, name, *version);
@@ -208,6 +215,22 @@ fn node_of(seed: &MachineSeed) -> SimulatedNode {
     let files = files.map(|(path, content)| (path.to_owned(), content.to_owned()));
     node.model().package_files.insert("first".to_owned(), files.to_vec());
     node
+}
+
+/// A run that follows a failed one restarts only the units that the failed one has left.
+fn check_repeated_run(node: &mut SimulatedNode, document: &Document, failed: &RunReport) {
+    let remaining = failed.remaining.steps.iter().filter_map(|planned| match &planned.step {
+        Step::RunUnit { unit, .. } => Some(unit.clone()),
+        _ => None,
+    });
+    let remaining: BTreeSet<String> = remaining.collect();
+    node.run(document);
+    for call in node.take_calls() {
+        let words: Vec<&str> = call.split(' ').collect();
+        if let ["systemctl", "restart" | "start" | "stop" | "try-restart", unit] = words[..] {
+            assert!(remaining.contains(unit), "{call}: {failed:#?}");
+        }
+    }
 }
 
 /// Every unit that the run restarts after a change runs with the current files.
@@ -253,9 +276,14 @@ proptest! {
                 if documents.len() == 1 {
                     check_running_files(&node, document);
                 }
+            } else if report.outcome == RunOutcome::Failed {
+                check_repeated_run(&mut node, document, &report);
             } else if report.outcome == RunOutcome::Reverted {
                 let mut units = node.state.pending_restarts.keys();
-                prop_assert!(units.all(|unit| pending.contains_key(unit)));
+                let is_expected = |unit: &String| {
+                    pending.contains_key(unit) || seed.broken == Some(unit.as_str())
+                };
+                prop_assert!(units.all(is_expected));
             }
         }
     }

@@ -1,3 +1,5 @@
+use evenkeel_configuration::document::ExtraKind;
+
 use super::*;
 
 #[test]
@@ -119,4 +121,35 @@ fn what_the_server_could_not_bind_stays() {
     assert!(node.files.path("/etc/a").exists() && !node.files.path("/etc/b").exists());
 }
 
-use evenkeel_configuration::document::ExtraKind;
+#[test]
+fn a_unit_of_a_package_that_loses_our_unit_file_runs_with_its_own() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web.service");
+    node.run_well(&entries(&[&unit("web.service", &format!("content: {SERVICE}"))]));
+    let calls = node.run_well(&entries(&[]));
+    assert_eq!(calls, ["systemctl daemon-reload", "systemctl try-restart web.service"]);
+    assert!(!node.files.path("/etc/systemd/system/web.service").exists());
+    node.check_unchanged(&entries(&[]));
+}
+
+#[test]
+fn systemd_is_reloaded_after_a_file_in_its_folder_is_removed() {
+    let mut node = SimulatedNode::new();
+    let document = entries(&[&file("/etc/systemd/system/x.service.d/a.conf", "[Service]")]);
+    assert_eq!(node.run_well(&document), ["systemctl daemon-reload"]);
+    assert_eq!(node.run_well(&entries(&[])), ["systemctl daemon-reload"]);
+    assert!(!node.files.path("/etc/systemd/system/x.service.d/a.conf").exists());
+}
+
+#[test]
+fn package_lists_are_updated_before_the_next_change_of_packages() {
+    let mut node = SimulatedNode::new();
+    let source = "component: PackageSource, name: main, desired: {source: \"Types: deb\\nURIs: \
+                  https://a\\nSuites: b\"}";
+    assert_eq!(node.run_well(&entries(&[source])), [""; 0]);
+    let package = "component: Package, name: web";
+    let calls = node.run_well(&entries(&[source, package]));
+    assert_eq!(calls, ["packages update +[\"web\"] -[]"]);
+    let absent = "component: Package, name: web, desired: {version: absent}";
+    assert_eq!(node.run_well(&entries(&[source, absent])), ["packages +[] -[\"web\"]"]);
+}

@@ -50,3 +50,53 @@ fn a_run_that_keeps_its_changes_restores_nothing() {
     assert_eq!(node.run(&document).outcome, RunOutcome::Failed);
     assert_eq!(node.files.read("/etc/a"), "new");
 }
+
+#[test]
+fn a_good_run_is_taken_back_by_its_caller() {
+    let document = entries(&[
+        &file("/etc/a", "new"),
+        &unit("web.service", "filePaths: [/etc/a]"),
+        "component: Package, name: tool",
+    ]);
+    for is_resumed in [false, true] {
+        let mut node = SimulatedNode::new();
+        node.add_running_unit("web.service");
+        node.files.write("/etc/a", "old");
+        let report = node.run_and(&document, &Fuse::endless(), |run, journal| {
+            let report = run.execute(journal)?;
+            assert_eq!(report.outcome, RunOutcome::Succeeded);
+            if is_resumed { Err(JournalError(String::new()).into()) } else { run.revert(journal) }
+        });
+        let report = if is_resumed {
+            assert!(report.is_err());
+            node.run_and(&document, &Fuse::endless(), |run, journal| run.revert(journal))
+        } else {
+            report
+        };
+        let report = report.unwrap();
+        assert_eq!(report.outcome, RunOutcome::Reverted);
+        assert_eq!(node.files.read("/etc/a"), "old");
+        let running = node.model().systemd.active["web.service"].clone();
+        assert!(running.last().unwrap().ends_with("old"), "{running:?}");
+        // The package stays, and the next run without its entry removes it.
+        let package = EntryKey::new(Component::Package, "tool");
+        assert_eq!(node.state.owned.entries, BTreeSet::from([package]));
+    }
+}
+
+#[test]
+fn a_unit_that_does_not_restart_after_a_reversal_restarts_in_the_next_run() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web.service");
+    node.files.write("/etc/a", "old");
+    let document =
+        revert_document(&[&file("/etc/a", "new"), &unit("web.service", "filePaths: [/etc/a]")]);
+    node.model().systemd.broken.insert("web.service".to_owned());
+    assert_eq!(node.run(&document).outcome, RunOutcome::Reverted);
+    let restart = "systemctl restart web.service";
+    assert_eq!(node.take_calls(), [restart, "systemctl daemon-reload", restart]);
+    node.model().systemd.broken.clear();
+    let old = entries(&[&file("/etc/a", "old"), &unit("web.service", "filePaths: [/etc/a]")]);
+    assert_eq!(node.run_well(&old), [restart]);
+    node.check_unchanged(&old);
+}
