@@ -148,7 +148,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Continues a run that was stopped. The context has the same document and scope.
+    /// Continues a run that was stopped. The context has the same document and scope, so the caller
+    /// keeps the document of a stored run until the run has ended.
     ///
     /// # Errors
     /// The run is for another document.
@@ -185,7 +186,7 @@ impl<'a> Run<'a> {
             let root = RootFolder::open(&self.context.machine.root)?;
             let check = self.check()?;
             if self.progress.is_reverting {
-                self.progress.complete_reversal();
+                self.progress.complete_reversal(&self.index);
                 return Ok(self.finish(check, RunOutcome::Reverted));
             }
             let plan = plan_rest(&check, &self.index, self.context.scope, &self.progress);
@@ -208,7 +209,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             let outcome = self.outcome(&check);
-            let is_reverted = outcome == RunOutcome::Failed
+            let is_reverted = self.has_failed(&check)
                 && self.context.document.on_failure == FailureMode::Revert
                 && self.progress.has_changes();
             if !is_reverted {
@@ -348,9 +349,13 @@ impl<'a> Run<'a> {
     }
 
     fn outcome(&self, check: &MachineCheck) -> RunOutcome {
-        let failures = self.failures(check);
-        let is_bad = !bad_entries(check).is_empty() || !check.failed.is_empty();
-        if is_bad || !failures.is_empty() { RunOutcome::Failed } else { RunOutcome::Succeeded }
+        let is_bad = self.has_failed(check) || !check.failed.is_empty();
+        if is_bad { RunOutcome::Failed } else { RunOutcome::Succeeded }
+    }
+
+    /// Whether the run could not do its work. It is not its fault that an entry was not bound.
+    fn has_failed(&self, check: &MachineCheck) -> bool {
+        !bad_entries(check).is_empty() || !self.failures(check).is_empty()
     }
 
     /// The failures, without those of entries that are good nevertheless.
