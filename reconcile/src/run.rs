@@ -52,25 +52,23 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use evenkeel_configuration::Component;
 use evenkeel_configuration::document::{ApplyMode, Document, FailureMode};
 use evenkeel_configuration::revision::revision;
 
 use document_index::DocumentIndex;
 use planner::plan_rest;
 use progress::{RunProgress, is_command_due};
-use report::complete_report;
+use report::{bad_entries, is_final};
 use revert::{REVERSAL_STAGE, plan_reversal};
 use specs::FilePlanning;
 use steps::StepExecutor;
 
 use crate::change::{ActionPolicy, PackageInstaller, query_unit};
-use crate::check::{CheckOptions, MachineCheck, check_machine, has_package_file, must_run};
+use crate::check::{CheckOptions, MachineCheck, check_machine, has_package_file};
 use crate::files::{ContentSource, FaultPoint, FileChanger, FileError, RootFolder};
 use crate::finding::EntryKey;
 use crate::machine::Machine;
 use crate::names::AGENT_UNIT;
-use crate::report::{Report, Verdict};
 use crate::scope::EntryScope;
 
 pub use pass::{CompletedStep, JournalError, MemoryJournal, RunJournal, RunPass, StoredRun};
@@ -148,7 +146,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Continues a run that was stopped. The context has the same document and scope.
+    /// Continues a run that was stopped. The context has the same document and scope, so the caller
+    /// keeps the document of a stored run until the run has ended.
     ///
     /// # Errors
     /// The run is for another document.
@@ -191,7 +190,7 @@ impl<'a> Run<'a> {
             let root = RootFolder::open(&self.context.machine.root)?;
             let check = self.check()?;
             if self.progress.is_reverting {
-                self.progress.complete_reversal();
+                self.progress.complete_reversal(&self.index);
                 return Ok(self.finish(check, RunOutcome::Reverted));
             }
             let plan = plan_rest(&check, &self.index, self.context.scope, &self.progress);
@@ -214,7 +213,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             let outcome = self.outcome(&check);
-            let is_reverted = outcome == RunOutcome::Failed
+            let is_reverted = self.has_failed(&check)
                 && self.context.document.on_failure == FailureMode::Revert
                 && self.progress.has_changes();
             if !is_reverted {
@@ -352,89 +351,9 @@ impl<'a> Run<'a> {
         let failed_units = self.progress.failed_units.clone();
         self.progress.failures.retain(|failure| is_final(failure, &failed_units));
     }
-
-    fn outcome(&self, check: &MachineCheck) -> RunOutcome {
-        let failures = self.failures(check);
-        let is_bad = !bad_entries(check).is_empty() || !check.failed.is_empty();
-        if is_bad || !failures.is_empty() { RunOutcome::Failed } else { RunOutcome::Succeeded }
-    }
-
-    /// The failures, without those of entries that are good nevertheless.
-    fn failures(&self, check: &MachineCheck) -> Vec<RunFailure> {
-        let good: BTreeSet<EntryKey> = check
-            .entries
-            .iter()
-            .filter(|entry| entry.report.verdict == Verdict::Good)
-            .map(|entry| EntryKey::new(entry.report.component, &entry.report.name))
-            .collect();
-        let is_left = |failure: &&RunFailure| {
-            is_final(failure, &self.progress.failed_units)
-                || failure.entry.as_ref().is_none_or(|key| !good.contains(key))
-        };
-        self.progress.failures.iter().filter(is_left).cloned().collect()
-    }
-
-    fn finish(&mut self, check: MachineCheck, outcome: RunOutcome) -> RunReport {
-        let failures = self.failures(&check);
-        if outcome != RunOutcome::Audited {
-            self.update_state();
-        }
-        let state = self.progress.state.clone();
-        let remaining = plan::RunPlan::default();
-        let remaining = if outcome == RunOutcome::Succeeded {
-            remaining
-        } else {
-            plan(&check, self.context.document, self.context.scope, &state)
-        };
-        let mut report = Report::from(check);
-        complete_report(&mut report, &self.progress.changed, &failures);
-        let changed = self.progress.changed.clone();
-        RunReport { outcome, report, remaining, changed, failures, state }
-    }
-
-    /// Records which units use owned files, and removes reasons that no restart will remove.
-    fn update_state(&mut self) {
-        let state = &mut self.progress.state;
-        state.pending_restarts.retain(|unit, _| {
-            let entry = self.index.find_unit(unit);
-            entry.is_none_or(|(_, unit)| {
-                must_run(unit) && planner::unit_action(unit) == UnitAction::Restart
-            })
-        });
-        if self.progress.is_reverting || !self.context.scope.is_whole() {
-            return;
-        }
-        let owned = &mut state.owned;
-        for key in owned.entries.iter().filter(|key| key.component == Component::File) {
-            if self.index.find(key).is_some() {
-                let units = self.index.units_of_file(&key.name);
-                let units: BTreeSet<String> = units.iter().map(|unit| (*unit).to_owned()).collect();
-                if units.is_empty() {
-                    owned.file_units.remove(&key.name);
-                } else {
-                    owned.file_units.insert(key.name.clone(), units);
-                }
-            }
-        }
-    }
 }
 
 /// Whether a step restarts or stops the unit of this process.
 fn ends_process(step: &Step) -> bool {
     matches!(step, Step::RunUnit { unit, .. } if unit.as_str() == AGENT_UNIT)
-}
-
-fn bad_entries(check: &MachineCheck) -> BTreeSet<EntryKey> {
-    let bad = check.entries.iter().filter(|entry| entry.report.verdict == Verdict::Bad);
-    bad.map(|entry| EntryKey::new(entry.report.component, &entry.report.name)).collect()
-}
-
-/// Whether a failure stays although its entry is good: an action or a restart is not attempted
-/// again in the run.
-fn is_final(failure: &RunFailure, failed_units: &BTreeSet<String>) -> bool {
-    failure.entry.as_ref().is_none_or(|key| match key.component {
-        Component::Action => true,
-        Component::Unit => failed_units.contains(&key.name),
-        _ => false,
-    })
 }

@@ -179,8 +179,8 @@ fn merge_unit(target: &mut MergedUnit, unit: &ManifestUnit) {
     }
     state.enable = unit.enable.or(state.enable);
     state.command = match unit.command.as_deref() {
-        Some("start") => Some(UnitCommand::Start),
-        Some("restart") => Some(UnitCommand::Restart),
+        // Gardener restarts a unit with the command `start` after a change as well.
+        Some("start" | "restart") => Some(UnitCommand::Restart),
         Some("stop") => Some(UnitCommand::Stop),
         _ => state.command,
     };

@@ -140,7 +140,11 @@ impl RunProgress {
                 self.state.clear_restart(unit);
             }
             Step::RunUnit { unit, .. } if is_good => self.state.clear_restart(unit),
-            Step::RunUnit { unit, .. } => {
+            Step::RunUnit { unit, command, .. } => {
+                if *command == UnitAction::TryRestart {
+                    // The document does not have the unit, so no run repeats the restart.
+                    self.state.clear_restart(unit);
+                }
                 self.failed_units.insert(unit.clone());
                 self.unit(unit).has_failed_restart = had_activity;
             }

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use evenkeel_configuration::Component;
 use serde::{Deserialize, Serialize};
 
-use super::plan::RunPlan;
+use super::Run;
+use super::plan::{RunPlan, UnitAction};
+use super::planner::{plan, unit_action};
 use super::progress::RunFailure;
 use super::state::NodeState;
+use crate::check::{MachineCheck, must_run};
 use crate::finding::EntryKey;
 use crate::report::{Report, Verdict};
 
@@ -17,7 +21,8 @@ pub struct RunReport {
     pub outcome: RunOutcome,
     /// The check of the machine after the run.
     pub report: Report,
-    /// What a next run would do now. For an audit: what a run would do.
+    /// What a next run would do now, with the actions that run always. For an audit: what a run
+    /// would do.
     pub remaining: RunPlan,
     /// What the run has changed, also objects that the document does not have.
     pub changed: BTreeSet<EntryKey>,
@@ -41,11 +46,7 @@ pub enum RunOutcome {
 }
 
 /// Marks the entries that a run has changed, and adds why bad entries could not be corrected.
-pub(super) fn complete_report(
-    report: &mut Report,
-    changed: &BTreeSet<EntryKey>,
-    failures: &[RunFailure],
-) {
+fn complete_report(report: &mut Report, changed: &BTreeSet<EntryKey>, failures: &[RunFailure]) {
     for entry in &mut report.entries {
         let key = EntryKey::new(entry.component, &entry.name);
         entry.modified = changed.contains(&key);
@@ -59,4 +60,85 @@ pub(super) fn complete_report(
             }
         }
     }
+}
+
+impl Run<'_> {
+    /// How the run ends, if nothing is left to do.
+    pub(super) fn outcome(&self, check: &MachineCheck) -> RunOutcome {
+        let is_bad = self.has_failed(check) || !check.failed.is_empty();
+        if is_bad { RunOutcome::Failed } else { RunOutcome::Succeeded }
+    }
+
+    /// Whether the run could not do its work. It is not its fault that an entry was not bound.
+    pub(super) fn has_failed(&self, check: &MachineCheck) -> bool {
+        !bad_entries(check).is_empty() || !self.failures(check).is_empty()
+    }
+
+    /// The failures, without those of entries that are good nevertheless.
+    fn failures(&self, check: &MachineCheck) -> Vec<RunFailure> {
+        let good: BTreeSet<EntryKey> = check
+            .entries
+            .iter()
+            .filter(|entry| entry.report.verdict == Verdict::Good)
+            .map(|entry| EntryKey::new(entry.report.component, &entry.report.name))
+            .collect();
+        let is_left = |failure: &&RunFailure| {
+            is_final(failure, &self.progress.failed_units)
+                || failure.entry.as_ref().is_none_or(|key| !good.contains(key))
+        };
+        self.progress.failures.iter().filter(is_left).cloned().collect()
+    }
+
+    /// Ends the run.
+    pub(super) fn finish(&mut self, check: MachineCheck, outcome: RunOutcome) -> RunReport {
+        let failures = self.failures(&check);
+        if outcome != RunOutcome::Audited {
+            self.update_state();
+        }
+        let state = self.progress.state.clone();
+        let remaining = plan(&check, self.context.document, self.context.scope, &state);
+        let mut report = Report::from(check);
+        complete_report(&mut report, &self.progress.changed, &failures);
+        let changed = self.progress.changed.clone();
+        RunReport { outcome, report, remaining, changed, failures, state }
+    }
+
+    /// Records which units use owned files, and removes reasons that no restart will remove.
+    fn update_state(&mut self) {
+        let state = &mut self.progress.state;
+        state.pending_restarts.retain(|unit, _| {
+            let entry = self.index.find_unit(unit);
+            entry.is_none_or(|(_, unit)| must_run(unit) && unit_action(unit) == UnitAction::Restart)
+        });
+        if self.progress.is_reverting || !self.context.scope.is_whole() {
+            return;
+        }
+        let owned = &mut state.owned;
+        for key in owned.entries.iter().filter(|key| key.component == Component::File) {
+            if self.index.find(key).is_some() {
+                let units = self.index.units_of_file(&key.name);
+                let units: BTreeSet<String> = units.iter().map(|unit| (*unit).to_owned()).collect();
+                if units.is_empty() {
+                    owned.file_units.remove(&key.name);
+                } else {
+                    owned.file_units.insert(key.name.clone(), units);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn bad_entries(check: &MachineCheck) -> BTreeSet<EntryKey> {
+    let bad = check.entries.iter().filter(|entry| entry.report.verdict == Verdict::Bad);
+    bad.map(|entry| EntryKey::new(entry.report.component, &entry.report.name)).collect()
+}
+
+/// Whether a failure stays although its entry is good: an action or a restart is not attempted
+/// again in the run.
+pub(super) fn is_final(failure: &RunFailure, failed_units: &BTreeSet<String>) -> bool {
+    failure.entry.as_ref().is_none_or(|key| match key.component {
+        Component::Action => true,
+        Component::Unit => failed_units.contains(&key.name),
+        _ => false,
+    })
 }

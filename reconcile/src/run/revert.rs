@@ -2,6 +2,7 @@
 
 use evenkeel_configuration::Component;
 
+use super::document_index::DocumentIndex;
 use super::plan::{RunPlan, Stage, Step, UnitAction};
 use super::progress::RunProgress;
 use super::state::RestartReason;
@@ -76,8 +77,9 @@ impl RunProgress {
     }
 
     /// A unit that does not restart after a reversal must restart in the next run.
-    pub(super) fn complete_reversal(&mut self) {
-        for unit in &self.failed_units {
+    pub(super) fn complete_reversal(&mut self, index: &DocumentIndex<'_>) {
+        let units = self.failed_units.iter();
+        for unit in units.filter(|unit| index.find_unit(unit).is_some()) {
             let reasons = self.state.pending_restarts.entry(unit.clone()).or_default();
             reasons.insert(RestartReason::Reverted);
         }

@@ -18,14 +18,17 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use evenkeel_configuration::Component;
 use evenkeel_configuration::document::{ActionSpec, Desired, Document};
 use evenkeel_configuration::native;
 
 use super::*;
 use crate::change::{PackageFailure, PackageRequest};
+use crate::check::must_run;
 use crate::files::EmptyContentSource;
 use crate::files::tests::FileMachine;
 use crate::machine::{Program, ProgramError, ProgramOutput, ProgramRunner};
+use crate::report::{Report, Verdict};
 
 use fuse::{Fuse, FusedJournal};
 use systemd_model::SystemdModel;

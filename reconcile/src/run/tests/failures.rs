@@ -69,3 +69,47 @@ fn a_run_of_another_document_is_not_continued() {
     let error = node.run_with(&entries(&[&file("/etc/a", "b")]), &Fuse::endless()).unwrap_err();
     assert!(matches!(error, RunError::OtherDocument { .. }), "{error}");
 }
+
+#[test]
+fn a_file_that_cannot_be_written_restarts_its_unit_when_it_is() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web.service");
+    node.add_running_unit("other.service");
+    node.files.make_folder("/etc/full");
+    let document = entries(&[
+        &file("/etc/full/a", "a"),
+        &file("/etc/b", "b"),
+        &unit("web.service", "filePaths: [/etc/full/a]"),
+        &unit("other.service", "filePaths: [/etc/b]"),
+    ]);
+    let report = node.run_with(&document, &Fuse::with_full_path("/etc/full/")).unwrap();
+    assert_eq!(report.outcome, RunOutcome::Failed);
+    assert_eq!(report.failures[0].entry, Some(EntryKey::file("/etc/full/a")), "{report:#?}");
+    assert_eq!(node.files.read("/etc/b"), "b");
+    assert_eq!(node.take_calls(), ["systemctl restart other.service"]);
+    assert_eq!(node.run_well(&document), ["systemctl restart web.service"]);
+    node.check_unchanged(&document);
+}
+
+#[test]
+fn an_entry_that_the_server_could_not_bind_reverts_nothing() {
+    let mut node = SimulatedNode::new();
+    let mut document = entries(&[&file("/etc/a", "a")]);
+    document.on_failure = FailureMode::Revert;
+    node.scope.failed_entries.insert(EntryKey::file("/etc/b"));
+    assert_eq!(node.run(&document).outcome, RunOutcome::Failed);
+    assert_eq!(node.files.read("/etc/a"), "a");
+}
+
+#[test]
+fn a_unit_without_an_entry_restarts_at_most_once() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web.service");
+    node.run_well(&entries(&[&unit("web.service", "dropIns: {a.conf: x}")]));
+    node.model().systemd.broken.insert("web.service".to_owned());
+    let report = node.run(&entries(&[]));
+    assert_eq!(report.outcome, RunOutcome::Failed);
+    assert_eq!(report.failures.len(), 1, "{report:#?}");
+    node.take_calls();
+    node.check_unchanged(&entries(&[]));
+}

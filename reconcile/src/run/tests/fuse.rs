@@ -14,6 +14,8 @@ use crate::run::{CompletedStep, JournalError, MemoryJournal, RunJournal, RunPass
 pub(super) struct Fuse {
     points: Arc<AtomicUsize>,
     limit: usize,
+    /// Calls on paths with this text fail as on a full disk.
+    full_path: Option<&'static str>,
 }
 
 impl Fuse {
@@ -22,7 +24,11 @@ impl Fuse {
     }
 
     pub fn after(limit: usize) -> Self {
-        Self { points: Arc::default(), limit }
+        Self { points: Arc::default(), limit, full_path: None }
+    }
+
+    pub fn with_full_path(path: &'static str) -> Self {
+        Self { full_path: Some(path), ..Self::endless() }
     }
 
     /// Passes a point. Returns whether the run is still alive.
@@ -40,7 +46,10 @@ impl Fuse {
 }
 
 impl FaultPoint for Fuse {
-    fn before(&self, _call: &'static str, _path: &str) -> Result<(), Errno> {
+    fn before(&self, _call: &'static str, path: &str) -> Result<(), Errno> {
+        if self.full_path.is_some_and(|full| path.contains(full)) {
+            return Err(Errno::IO);
+        }
         if self.pass() { Ok(()) } else { Err(Errno::IO) }
     }
 }
