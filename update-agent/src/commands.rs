@@ -21,7 +21,7 @@ use rustix::process::geteuid;
 
 use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
-use crate::configuration::DocumentError;
+use crate::configuration::{DocumentError, EXIT_UNREADABLE, SecretFileError};
 use crate::modules::MODULES;
 use crate::paths::AgentPaths;
 
@@ -36,9 +36,17 @@ pub fn run_cli(cli: Cli) -> ExitCode {
             let text = describe_error(geteuid().is_root(), &error);
             // There is no way to report that the error stream is closed.
             writeln!(io::stderr(), "evenkeel-agent: {text}").ok();
-            let document = error.downcast_ref::<DocumentError>();
-            document.map_or(ExitCode::FAILURE, |error| error.exit_status().into())
+            exit_status(&error)
         }
+    }
+}
+
+/// The exit status of a command that fails.
+fn exit_status(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref::<DocumentError>() {
+        Some(document) => document.exit_status().into(),
+        None if error.is::<SecretFileError>() => EXIT_UNREADABLE.into(),
+        None => ExitCode::FAILURE,
     }
 }
 

@@ -11,7 +11,6 @@ mod store;
 
 pub use self::contents::{Downloads, OperatorContents};
 pub use self::document_change::DocumentChange;
-pub use self::document_file::{DocumentError, DocumentFile, DocumentSource};
+pub use self::document_file::{DocumentError, DocumentFile, DocumentSource, EXIT_UNREADABLE};
 pub use self::program_queue::run_with_programs;
-pub use self::progress::describe_failure;
-pub use self::secret_values::SecretValues;
+pub use self::secret_values::{SecretFileError, SecretValues};

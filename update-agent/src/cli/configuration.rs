@@ -48,7 +48,7 @@ const APPLY_EXAMPLES: &str = "Examples:
   evenkeel-agent configuration apply web.yaml
   evenkeel-agent configuration apply web.yaml --only-bundle web -o json
   evenkeel-agent configuration apply web.yaml --secrets secrets.yaml
-  evenkeel-agent configuration apply web.yaml --remove-extra packages --remove-extra users
+  evenkeel-agent configuration apply web.yaml --remove-extra packages,users
   evenkeel-agent configuration apply web.yaml --image-root /mnt/image";
 
 /// Change this machine as a configuration document describes, and print the state afterwards.
@@ -66,8 +66,9 @@ pub struct ConfigurationApplyArgs {
     /// The document and the machine.
     #[command(flatten)]
     pub document: DocumentArgs,
-    /// Kind of extras to remove, in addition to those that the document lists; can be repeated.
-    #[arg(long, value_enum, value_name = "KIND")]
+    /// Kind of extras to remove, in addition to those that the document lists; can be a list with
+    /// commas.
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     pub remove_extra: Vec<RemovedExtras>,
     /// State directory of the agent [default: var/lib/evenkeel-agent in the image root].
     #[arg(long, value_name = "DIR")]

@@ -11,8 +11,8 @@ use evenkeel_reconcile::scope::EntryScope;
 /// Largest document.
 const MAX_DOCUMENT_BYTES: u64 = limits::MAX_DOCUMENT_BYTES as u64;
 
-/// Exit status if a document cannot be read.
-const EXIT_UNREADABLE: u8 = 2;
+/// Exit status if a document, or the secrets for it, cannot be read.
+pub const EXIT_UNREADABLE: u8 = 2;
 
 /// Exit status if a document has an entry that is not offered.
 const EXIT_NOT_OFFERED: u8 = 3;

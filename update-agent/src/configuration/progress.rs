@@ -4,8 +4,7 @@ use std::io::Write;
 
 use evenkeel_reconcile::change::PackageRequest;
 use evenkeel_reconcile::run::{
-    CompletedStep, JournalError, PlannedStep, RunFailure, RunJournal, RunPass, RunPlan, Step,
-    StoredRun,
+    CompletedStep, JournalError, PlannedStep, RunJournal, RunPass, RunPlan, Step, StoredRun,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -15,8 +14,8 @@ use crate::text::{pluralize, replace_controls};
 /// Most entries of one step that are printed.
 const MAX_SHOWN_ENTRIES: usize = 5;
 
-/// A journal that prints each step before it begins, and the failures of each step. It ends the run
-/// before the next step when the command should stop.
+/// A journal that prints each step before it begins, and whether it failed. It ends the run before
+/// the next step when the command should stop.
 #[derive(Debug)]
 pub struct ProgressJournal<'a, W> {
     journal: FileRunJournal<'a>,
@@ -73,21 +72,13 @@ impl<W: Write> RunJournal for ProgressJournal<'_, W> {
 
     fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
         self.journal.complete_step(step)?;
-        for failure in &step.failures {
-            let text = format!("  {}", describe_failure(failure));
-            self.print(&text);
+        // The command prints the reasons at its end, also those of a run that it continues.
+        if !step.failures.is_empty() {
+            self.print("  failed");
         }
         self.check_stop()?;
         self.print_step(step.index + 1);
         Ok(())
-    }
-}
-
-/// A failure of a run as one line.
-pub fn describe_failure(failure: &RunFailure) -> String {
-    match &failure.entry {
-        Some(entry) => format!("failed: {entry}: {}", failure.reason),
-        None => format!("failed: {}", failure.reason),
     }
 }
 
@@ -103,12 +94,11 @@ fn describe_step(planned: &PlannedStep) -> String {
     };
     match &planned.step {
         Step::PreAction { name, .. } | Step::PostAction { name, .. } => format!("action {name}"),
-        Step::WriteSources => format!("write {}", entries()),
         Step::ChangePackages { request } => describe_packages(request),
         Step::ChangeGroup { name } => format!("group {name}"),
         Step::ChangeUser { name } => format!("user {name}"),
         Step::RetireUnit { unit, .. } => format!("disable and stop {unit}"),
-        Step::WriteFiles => format!("write {}", entries()),
+        Step::WriteSources | Step::WriteFiles => format!("change {}", entries()),
         Step::ReloadUnits => "reload the unit files".to_owned(),
         Step::SetKernelValue { key } => format!("set {key}"),
         Step::EnableUnit { unit } => format!("enable {unit}"),
@@ -151,7 +141,7 @@ mod tests {
             let changes = (0..count).map(change).collect();
             describe_step(&PlannedStep { step: Step::WriteFiles, changes })
         };
-        assert_eq!(files(2), "write File /f0, File /f1");
+        assert_eq!(files(2), "change File /f0, File /f1");
         assert!(files(7).ends_with("File /f4 and 2 others"), "{}", files(7));
         let target = |name: &str, version: Option<&str>| PackageTarget {
             name: name.to_owned(),

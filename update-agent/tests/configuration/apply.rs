@@ -56,7 +56,8 @@ fn the_exit_status_of_a_change_is_that_of_the_result() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let output = apply(&image, &[], &document("{component: Package, name: nginx}"));
     assert_eq!(output.status.code(), Some(1), "there is no apt: {output:?}");
-    assert!(text(&output.stderr).contains("failed: Package nginx"), "{output:?}");
+    assert_eq!(text(&output.stderr), "install nginx\n  failed\n");
+    assert!(text(&output.stdout).contains("the package is not installed; "), "{output:?}");
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn a_second_change_changes_nothing() {
     assert_eq!(first.status.code(), Some(0), "{first:?}");
     assert_eq!(report(&first)["entries"][0]["modified"], true);
     assert_eq!(fs::read_to_string(image.path().join("etc/db")).unwrap(), "hunter2");
-    assert_eq!(text(&first.stderr), "write File /etc/motd, File /etc/db\n");
+    assert_eq!(text(&first.stderr), "change File /etc/motd, File /etc/db\n");
     let mut before = Vec::new();
     list_tree(image.path(), &mut before);
 
@@ -116,7 +117,7 @@ fn a_change_that_was_killed_continues() {
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first_step = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut first_step).unwrap();
-    assert!(first_step.starts_with("write File /etc/app/0, "), "{first_step}");
+    assert!(first_step.starts_with("change File /etc/app/0, "), "{first_step}");
     child.kill().unwrap();
     child.wait().unwrap();
 

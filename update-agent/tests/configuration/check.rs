@@ -32,7 +32,7 @@ fn the_exit_status_of_a_check_is_that_of_the_result() {
         (&[&clean, "--format", "puppet"], 2, "possible values: native, bcfg2, gardener"),
         (&[], 2, "<FILE>"),
         (&[&extension], 3, "(entry \"disk\")"),
-        (&[&clean, "--secrets", &missing], 1, "cannot read the secrets in"),
+        (&[&clean, "--secrets", &missing], 2, "cannot read the secrets in"),
     ];
     for (arguments, status, message) in statuses {
         let line: Vec<&str> = ["check"].iter().chain(*arguments).copied().collect();

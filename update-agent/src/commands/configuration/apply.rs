@@ -1,5 +1,6 @@
 //! `evenkeel-agent configuration apply`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,15 +9,18 @@ use std::sync::{Arc, mpsc};
 use anyhow::ensure;
 use evenkeel_configuration::document::{ApplyMode, Document, Purpose};
 use evenkeel_kit::{Lifecycle, telemetry};
-use evenkeel_reconcile::run::{RunOutcome, RunReport};
+use evenkeel_reconcile::finding::EntryKey;
+use evenkeel_reconcile::report::Verdict;
+use evenkeel_reconcile::run::{RunFailure, RunOutcome, RunReport};
 use rustix::process::geteuid;
 
 use super::{OWN_ROOT, load_document, load_secrets, print_report, print_warnings, report_status};
 use crate::cli::{ConfigurationApplyArgs, PathArgs, RemovedExtras};
 use crate::commands::run::run_until_end;
 use crate::commands::{build_runtime, load_config};
-use crate::configuration::{DocumentChange, DocumentError, DocumentFile, describe_failure};
+use crate::configuration::{DocumentChange, DocumentError, DocumentFile};
 use crate::module_registry::ModuleRegistry;
+use crate::text::replace_controls;
 
 /// Changes the machine, and prints its state afterwards.
 pub fn apply_document(
@@ -78,12 +82,28 @@ fn add_removed_extras(document: &mut Document, requested: &[RemovedExtras]) {
     }
 }
 
+/// Prints the failures that the report does not have: those of actions, and of entries that are good
+/// nevertheless.
 fn print_failures(report: &RunReport) {
+    let bad = report.report.entries.iter().filter(|entry| entry.verdict == Verdict::Bad);
+    let bad: BTreeSet<EntryKey> =
+        bad.map(|entry| EntryKey::new(entry.component, &entry.name)).collect();
+    let is_reported =
+        |failure: &RunFailure| failure.entry.as_ref().is_some_and(|entry| bad.contains(entry));
+    let failures = report.failures.iter().filter(|failure| !is_reported(failure));
     let reverted = (report.outcome == RunOutcome::Reverted)
         .then(|| "the files and units were restored, because the change failed".to_owned());
-    for line in report.failures.iter().map(describe_failure).chain(reverted) {
+    for line in failures.map(describe_failure).chain(reverted) {
         // There is no way to report that the error stream is closed.
-        writeln!(io::stderr(), "{}", crate::text::replace_controls(&line)).ok();
+        writeln!(io::stderr(), "{}", replace_controls(&line)).ok();
+    }
+}
+
+/// A failure of a run as one line.
+fn describe_failure(failure: &RunFailure) -> String {
+    match &failure.entry {
+        Some(entry) => format!("failed: {entry}: {}", failure.reason),
+        None => format!("failed: {}", failure.reason),
     }
 }
 
