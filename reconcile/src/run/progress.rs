@@ -10,6 +10,7 @@ use super::document_index::{DocumentIndex, actions_of, runs_always};
 use super::plan::{EntryChange, PlannedStep, Step, UnitAction};
 use super::state::{NodeState, RestartReason};
 use crate::finding::{Difference, EntryKey};
+use crate::names::is_in_unit_folder;
 
 /// A part of a run that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,16 +116,41 @@ impl RunProgress {
                 self.state.has_old_package_lists |=
                     planned.changes.iter().any(|change| !has_failed(&change.entry));
             }
+            Step::ReloadUnits => self.state.has_unread_units &= !is_good,
+            Step::RestoreFiles => self.state.has_unread_units |= has_systemd,
             Step::ChangePackages { .. } => {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
                 self.state.has_old_package_lists &= !is_good;
             }
-            step => self.complete_unit(step, is_good, planned.changes.is_empty()),
+            step => {
+                let is_without_entry = match step {
+                    Step::RunUnit { unit, .. } => index.find_unit(unit).is_none(),
+                    _ => false,
+                };
+                let had_activity = planned.changes.is_empty();
+                self.complete_unit(step, is_good, (had_activity, is_without_entry));
+            }
         }
         self.failures.extend_from_slice(failures);
     }
 
-    fn complete_unit(&mut self, step: &Step, is_good: bool, had_activity: bool) {
+    /// Records what a step that was stopped may have changed.
+    pub fn assume_changes(
+        &mut self,
+        (planned, has_systemd): (&PlannedStep, bool),
+        index: &DocumentIndex<'_>,
+    ) {
+        for change in &planned.changes {
+            self.complete_change(change, has_systemd, index);
+        }
+    }
+
+    fn complete_unit(
+        &mut self,
+        step: &Step,
+        is_good: bool,
+        (had_activity, is_without_entry): (bool, bool),
+    ) {
         match step {
             Step::EnableUnit { unit } if is_good => self.unit(unit).enabled = Some(true),
             Step::DisableUnit { unit } if is_good => self.unit(unit).enabled = Some(false),
@@ -140,8 +166,8 @@ impl RunProgress {
                 self.state.clear_restart(unit);
             }
             Step::RunUnit { unit, .. } if is_good => self.state.clear_restart(unit),
-            Step::RunUnit { unit, command, .. } => {
-                if *command == UnitAction::TryRestart {
+            Step::RunUnit { unit, .. } => {
+                if is_without_entry {
                     // The document does not have the unit, so no run repeats the restart.
                     self.state.clear_restart(unit);
                 }
@@ -178,6 +204,7 @@ impl RunProgress {
         match key.component {
             Component::Unit => self.complete_unit_change(change, has_systemd, index),
             Component::File => {
+                self.state.has_unread_units |= has_systemd && is_in_unit_folder(&key.name);
                 for unit in index.units_of_file(&key.name) {
                     self.unit(unit).has_new_files = true;
                     if has_systemd {
@@ -225,6 +252,7 @@ impl RunProgress {
         }
         // A unit without an entry whose unit file is removed is retired.
         let is_retired = unit.is_none() && change.has(&Difference::Existence);
+        self.state.has_unread_units |= has_systemd && (has_new_files || is_retired);
         if has_new_files && !is_retired {
             self.unit(name).has_new_files = true;
             if has_systemd {
