@@ -14,7 +14,7 @@
 //!
 //! The machine is checked before each part, because actions and packages change what the next part
 //! needs. The run then checks everything again. If entries are bad and the last round corrected one,
-//! there is another round, and at most [`MAX_ROUNDS`].
+//! or removed an object without an entry, there is another round, and at most [`MAX_ROUNDS`].
 //!
 //! # Restarts
 //!
@@ -202,7 +202,10 @@ impl<'a> Run<'a> {
                 self.begin_pass(journal, &root, (stage, plan))?;
                 continue;
             }
-            let has_progress = self.progress.bad_before.iter().any(|key| !bad.contains(key));
+            // The removal of an object may free a name or a number for an entry.
+            let removed = self.progress.removed_objects(&self.index);
+            let has_progress = removed > self.progress.removed_before
+                || self.progress.bad_before.iter().any(|key| !bad.contains(key));
             if has_progress && !bad.is_empty() && self.progress.round < MAX_ROUNDS {
                 self.begin_round(bad);
                 continue;
@@ -382,6 +385,7 @@ impl<'a> Run<'a> {
     fn begin_round(&mut self, bad: BTreeSet<EntryKey>) {
         self.progress.round += 1;
         self.progress.bad_before = bad;
+        self.progress.removed_before = self.progress.removed_objects(&self.index);
         self.progress.attempted.clear();
         self.is_round_complete = false;
         // Everything else is attempted again.

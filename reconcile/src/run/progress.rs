@@ -45,6 +45,8 @@ pub(crate) struct RunProgress {
     pub round: u32,
     /// Bad entries when the round began.
     pub bad_before: BTreeSet<EntryKey>,
+    /// How many objects without an entry the run had changed when the round began.
+    pub removed_before: usize,
     /// Sources and packages of the round. They are not planned again in the round.
     pub attempted: BTreeSet<EntryKey>,
     /// Bundles whose action before the change has failed.
@@ -122,14 +124,7 @@ impl RunProgress {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
                 self.state.has_old_package_lists &= !is_good;
             }
-            step => {
-                let is_without_entry = match step {
-                    Step::RunUnit { unit, .. } => index.find_unit(unit).is_none(),
-                    _ => false,
-                };
-                let had_activity = planned.changes.is_empty();
-                self.complete_unit(step, is_good, (had_activity, is_without_entry));
-            }
+            _ => self.complete_unit(planned, is_good, index),
         }
         self.failures.extend_from_slice(failures);
     }
@@ -145,13 +140,8 @@ impl RunProgress {
         }
     }
 
-    fn complete_unit(
-        &mut self,
-        step: &Step,
-        is_good: bool,
-        (had_activity, is_without_entry): (bool, bool),
-    ) {
-        match step {
+    fn complete_unit(&mut self, planned: &PlannedStep, is_good: bool, index: &DocumentIndex<'_>) {
+        match &planned.step {
             Step::EnableUnit { unit } if is_good => self.unit(unit).enabled = Some(true),
             Step::DisableUnit { unit } if is_good => self.unit(unit).enabled = Some(false),
             Step::RetireUnit { unit, was_enabled, was_active, has_other_file } => {
@@ -167,15 +157,20 @@ impl RunProgress {
             }
             Step::RunUnit { unit, .. } if is_good => self.state.clear_restart(unit),
             Step::RunUnit { unit, .. } => {
-                if is_without_entry {
+                if index.find_unit(unit).is_none() {
                     // The document does not have the unit, so no run repeats the restart.
                     self.state.clear_restart(unit);
                 }
                 self.failed_units.insert(unit.clone());
-                self.unit(unit).has_failed_restart = had_activity;
+                self.unit(unit).has_failed_restart = planned.changes.is_empty();
             }
             _ => {}
         }
+    }
+
+    /// How many objects without an entry the run has changed, such as stale users.
+    pub fn removed_objects(&self, index: &DocumentIndex<'_>) -> usize {
+        self.changed.iter().filter(|key| index.find(key).is_none()).count()
     }
 
     fn unit(&mut self, name: &str) -> &mut UnitChange {
