@@ -53,6 +53,11 @@ pub(crate) fn drop_in_path(unit: &str, drop_in: &str) -> String {
     format!("{UNIT_FOLDER}/{unit}.d/{drop_in}")
 }
 
+/// Whether a path may be a unit file or a drop-in: one of all folders that systemd reads.
+pub(crate) fn is_in_unit_folder(path: &str) -> bool {
+    path.contains("/systemd/system/")
+}
+
 /// Endings of the folders with a link for each unit that another unit starts.
 pub(crate) const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 

@@ -14,7 +14,7 @@
 //!
 //! The machine is checked before each part, because actions and packages change what the next part
 //! needs. The run then checks everything again. If entries are bad and the last round corrected one,
-//! there is another round, and at most [`MAX_ROUNDS`].
+//! or removed an object without an entry, there is another round, and at most [`MAX_ROUNDS`].
 //!
 //! # Restarts
 //!
@@ -71,6 +71,7 @@ use crate::machine::Machine;
 use crate::names::AGENT_UNIT;
 use crate::scope::EntryScope;
 
+use pass::NoJournal;
 pub use pass::{CompletedStep, JournalError, MemoryJournal, RunJournal, RunPass, StoredRun};
 pub use plan::{EntryChange, PlannedStep, RunPlan, Step, UnitAction};
 pub use planner::plan;
@@ -147,7 +148,7 @@ impl<'a> Run<'a> {
     }
 
     /// Continues a run that was stopped. The context has the same document and scope, so the caller
-    /// keeps the document of a stored run until the run has ended.
+    /// keeps the document of a stored run until the run has ended or is given up.
     ///
     /// # Errors
     /// The run is for another document.
@@ -207,7 +208,10 @@ impl<'a> Run<'a> {
                 self.begin_pass(journal, &root, (stage, plan))?;
                 continue;
             }
-            let has_progress = self.progress.bad_before.iter().any(|key| !bad.contains(key));
+            // The removal of an object may free a name or a number for an entry.
+            let removed = self.progress.removed_objects(&self.index);
+            let has_progress = removed > self.progress.removed_before
+                || self.progress.bad_before.iter().any(|key| !bad.contains(key));
             if has_progress && !bad.is_empty() && self.progress.round < MAX_ROUNDS {
                 self.begin_round(bad);
                 continue;
@@ -238,6 +242,37 @@ impl<'a> Run<'a> {
         self.execute(journal)
     }
 
+    /// Ends a run that was stopped and is not continued, for example because the node has a new
+    /// document. Completes the files of the step that the run was stopped in, or the whole reversal,
+    /// and removes the old contents of files. Returns what the caller must store for the next run.
+    ///
+    /// Another step counts as complete as far as it creates something, because it may have: a unit
+    /// then restarts in vain, rather than keeping an old file. Actions that are due do not run.
+    ///
+    /// # Errors
+    /// The files cannot be completed, or the old contents cannot be removed. It can be repeated.
+    pub fn give_up(mut self) -> Result<NodeState, RunError> {
+        let owned = self.progress.state.owned.clone();
+        if let Some((mut pass, next)) = self.pass.take()
+            && let Some(planned) = pass.plan.steps.get(next)
+        {
+            let is_reverting = self.progress.is_reverting;
+            if is_reverting || planned.step.changes_files() {
+                pass.plan.steps.truncate(if is_reverting { usize::MAX } else { next + 1 });
+                self.pass = Some((pass, next));
+                self.execute_pass(&mut NoJournal)?;
+            } else {
+                self.progress.assume_changes((planned, pass.plan.has_systemd), &self.index);
+                self.progress.state.owned.merge(owned);
+            }
+        }
+        if self.progress.is_reverting {
+            self.progress.complete_reversal(&self.index);
+        }
+        self.discard_saved()?;
+        Ok(self.progress.state)
+    }
+
     /// Removes the old contents of files at the end, when no reversal is necessary any more.
     ///
     /// # Errors
@@ -266,15 +301,7 @@ impl<'a> Run<'a> {
         (stage, mut plan): (plan::Stage, RunPlan),
     ) -> Result<(), RunError> {
         for planned in &mut plan.steps {
-            if let Step::RetireUnit { unit, was_enabled, was_active, has_other_file } =
-                &mut planned.step
-            {
-                // An extra is disabled, whoever has its unit file.
-                *has_other_file = planned.changes.is_empty() && has_package_file(root, unit);
-                let query = || query_unit(self.context.machine, unit);
-                (*was_enabled, *was_active) =
-                    if *has_other_file { (false, false) } else { query() };
-            }
+            self.note_unit_state(root, planned);
         }
         let planning = FilePlanning {
             root,
@@ -295,6 +322,25 @@ impl<'a> Run<'a> {
         journal.begin_pass(&pass)?;
         self.pass = Some((pass, 0));
         Ok(())
+    }
+
+    /// Adds to a step what a unit without an entry does now.
+    fn note_unit_state(&self, root: &RootFolder, planned: &mut PlannedStep) {
+        match &mut planned.step {
+            Step::RetireUnit { unit, was_enabled, was_active, has_other_file } => {
+                // An extra is disabled, whoever has its unit file.
+                *has_other_file = planned.changes.is_empty() && has_package_file(root, unit);
+                let query = || query_unit(self.context.machine, unit);
+                (*was_enabled, *was_active) =
+                    if *has_other_file { (false, false) } else { query() };
+            }
+            // After a kill during the restart, the unit may not run any more.
+            Step::RunUnit { unit, command, .. } if *command == UnitAction::TryRestart => {
+                let (_, is_active) = query_unit(self.context.machine, unit);
+                *command = if is_active { UnitAction::Restart } else { UnitAction::TryRestart };
+            }
+            _ => {}
+        }
     }
 
     fn begin_reversal(
@@ -345,6 +391,7 @@ impl<'a> Run<'a> {
     fn begin_round(&mut self, bad: BTreeSet<EntryKey>) {
         self.progress.round += 1;
         self.progress.bad_before = bad;
+        self.progress.removed_before = self.progress.removed_objects(&self.index);
         self.progress.attempted.clear();
         self.is_round_complete = false;
         // Everything else is attempted again.

@@ -39,8 +39,9 @@ impl PackageInstaller for AptPackages<'_> {
         let _ = run_program(self.machine, "dpkg", &["--configure", "-a"], CHANGE_TIMEOUT);
         if request.update_lists {
             let arguments: Vec<&str> = ENVIRONMENT.into_iter().chain(["update"]).collect();
-            run_program(self.machine, "env", &arguments, UPDATE_TIMEOUT)
-                .map_err(|error| format!("cannot update the lists of packages: {error}"))?;
+            run_program(self.machine, "env", &arguments, UPDATE_TIMEOUT).map_err(|error| {
+                format!("cannot update the lists of packages: {}", rename(&error))
+            })?;
         }
         let Err(reason) = self.change(request) else { return Ok(Vec::new()) };
         let mut parts = list_parts(request);
@@ -65,8 +66,7 @@ impl AptPackages<'_> {
         arguments.extend(request.remove.iter().map(|name| format!("{name}-")));
         self.check_removals(&arguments, request)?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        run_program(self.machine, "env", &arguments, CHANGE_TIMEOUT)
-            .map_err(|error| error.replacen("env", "apt-get", 1))
+        run_program(self.machine, "env", &arguments, CHANGE_TIMEOUT).map_err(|error| rename(&error))
     }
 
     /// Simulates the change, and refuses it if it would remove other packages.
@@ -87,6 +87,11 @@ impl AptPackages<'_> {
         }
         Err(format!("apt would also remove {}", others.join(", ")))
     }
+}
+
+/// The error of the program that `env` has run.
+fn rename(error: &str) -> String {
+    error.replacen("env", "apt-get", 1)
 }
 
 /// Each package of a request alone.

@@ -75,6 +75,19 @@ pub trait RunJournal {
 #[error("cannot write the journal: {0}")]
 pub struct JournalError(pub String);
 
+/// Stores nothing.
+pub(super) struct NoJournal;
+
+impl RunJournal for NoJournal {
+    fn begin_pass(&mut self, _pass: &RunPass) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn complete_step(&mut self, _step: &CompletedStep) -> Result<(), JournalError> {
+        Ok(())
+    }
+}
+
 /// A journal in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryJournal {

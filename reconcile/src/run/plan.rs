@@ -154,6 +154,14 @@ impl Step {
         }
     }
 
+    /// Whether the step writes, removes or restores files of the document.
+    pub(crate) fn changes_files(&self) -> bool {
+        matches!(
+            self,
+            Self::WriteSources | Self::WriteFiles | Self::RemoveStaleFiles | Self::RestoreFiles
+        )
+    }
+
     /// A step that retires a unit. A run finds out the state of the unit before it begins.
     pub(crate) fn retire(unit: String) -> Self {
         Self::RetireUnit { unit, was_enabled: true, was_active: true, has_other_file: false }

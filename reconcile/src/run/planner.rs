@@ -15,11 +15,8 @@ use super::state::NodeState;
 use crate::change::{PackageRequest, PackageTarget};
 use crate::check::{MachineCheck, must_be_enabled, must_run};
 use crate::finding::{Difference, EntryKey};
-use crate::names::{AGENT_UNIT, is_template};
+use crate::names::{AGENT_UNIT, is_in_unit_folder, is_template};
 use crate::scope::EntryScope;
-
-/// Part of the paths of folders that systemd reads.
-const UNIT_FILE_FOLDER: &str = "/systemd/system/";
 
 /// Plans what makes the machine as the document describes it. `check` is the result of
 /// [`check_machine`](crate::check::check_machine) with the same document and scope.
@@ -211,14 +208,12 @@ impl<'a> Planner<'a> {
     }
 
     fn plan_files(&self, steps: &mut Vec<PlannedStep>) {
-        let retired = self.stale.changes(Component::Unit).map(|mut change| {
-            change.differences.clear();
-            change
-        });
-        for change in retired.chain(self.extras(Component::Unit, ExtraKind::Services)) {
-            let unit = change.entry.name.clone();
-            let changes = if change.differences.is_empty() { Vec::new() } else { vec![change] };
-            steps.push(Step::retire(unit).with(changes));
+        for change in self.stale.changes(Component::Unit) {
+            steps.push(Step::retire(change.entry.name).with(Vec::new()));
+        }
+        for mut change in self.extras(Component::Unit, ExtraKind::Services) {
+            change.differences = vec![Difference::Enablement];
+            steps.push(Step::retire(change.entry.name.clone()).with(vec![change]));
         }
         let mut changes: Vec<EntryChange> = Vec::new();
         for component in [Component::File, Component::Sysctl] {
@@ -237,10 +232,11 @@ impl<'a> Planner<'a> {
         }
         let is_unit_file = |change: &EntryChange| match change.entry.component {
             Component::Unit => true,
-            Component::File => change.entry.name.contains(UNIT_FILE_FOLDER),
+            Component::File => is_in_unit_folder(&change.entry.name),
             _ => false,
         };
-        let needs_reload = changes.iter().any(is_unit_file)
+        let needs_reload = self.progress.state.has_unread_units
+            || changes.iter().any(is_unit_file)
             || self.corrections.iter().any(|c| c.differences.contains(&Difference::Reload));
         if !changes.is_empty() {
             steps.push(Step::WriteFiles.with(changes));
@@ -372,7 +368,7 @@ impl<'a> Planner<'a> {
         if files.is_empty() {
             return;
         }
-        let needs_reload = files.iter().any(|file| file.entry.name.contains(UNIT_FILE_FOLDER));
+        let needs_reload = files.iter().any(|file| is_in_unit_folder(&file.entry.name));
         steps.push(Step::RemoveStaleFiles.with(files));
         if needs_reload && self.check.has_systemd {
             steps.push(Step::ReloadUnits.with(Vec::new()));

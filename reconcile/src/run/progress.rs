@@ -10,6 +10,7 @@ use super::document_index::{DocumentIndex, actions_of, runs_always};
 use super::plan::{EntryChange, PlannedStep, Step, UnitAction};
 use super::state::{NodeState, RestartReason};
 use crate::finding::{Difference, EntryKey};
+use crate::names::is_in_unit_folder;
 
 /// A part of a run that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,8 @@ pub(crate) struct RunProgress {
     pub round: u32,
     /// Bad entries when the round began.
     pub bad_before: BTreeSet<EntryKey>,
+    /// How many objects without an entry the run had changed when the round began.
+    pub removed_before: usize,
     /// Sources and packages of the round. They are not planned again in the round.
     pub attempted: BTreeSet<EntryKey>,
     /// Bundles whose action before the change has failed.
@@ -115,17 +118,30 @@ impl RunProgress {
                 self.state.has_old_package_lists |=
                     planned.changes.iter().any(|change| !has_failed(&change.entry));
             }
+            Step::ReloadUnits => self.state.has_unread_units &= !is_good,
+            Step::RestoreFiles => self.state.has_unread_units |= has_systemd,
             Step::ChangePackages { .. } => {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
                 self.state.has_old_package_lists &= !is_good;
             }
-            step => self.complete_unit(step, is_good, planned.changes.is_empty()),
+            _ => self.complete_unit(planned, is_good, index),
         }
         self.failures.extend_from_slice(failures);
     }
 
-    fn complete_unit(&mut self, step: &Step, is_good: bool, had_activity: bool) {
-        match step {
+    /// Records what a step that was stopped may have changed.
+    pub fn assume_changes(
+        &mut self,
+        (planned, has_systemd): (&PlannedStep, bool),
+        index: &DocumentIndex<'_>,
+    ) {
+        for change in &planned.changes {
+            self.complete_change(change, has_systemd, index);
+        }
+    }
+
+    fn complete_unit(&mut self, planned: &PlannedStep, is_good: bool, index: &DocumentIndex<'_>) {
+        match &planned.step {
             Step::EnableUnit { unit } if is_good => self.unit(unit).enabled = Some(true),
             Step::DisableUnit { unit } if is_good => self.unit(unit).enabled = Some(false),
             Step::RetireUnit { unit, was_enabled, was_active, has_other_file } => {
@@ -140,16 +156,21 @@ impl RunProgress {
                 self.state.clear_restart(unit);
             }
             Step::RunUnit { unit, .. } if is_good => self.state.clear_restart(unit),
-            Step::RunUnit { unit, command, .. } => {
-                if *command == UnitAction::TryRestart {
+            Step::RunUnit { unit, .. } => {
+                if index.find_unit(unit).is_none() {
                     // The document does not have the unit, so no run repeats the restart.
                     self.state.clear_restart(unit);
                 }
                 self.failed_units.insert(unit.clone());
-                self.unit(unit).has_failed_restart = had_activity;
+                self.unit(unit).has_failed_restart = planned.changes.is_empty();
             }
             _ => {}
         }
+    }
+
+    /// How many objects without an entry the run has changed, such as stale users.
+    pub fn removed_objects(&self, index: &DocumentIndex<'_>) -> usize {
+        self.changed.iter().filter(|key| index.find(key).is_none()).count()
     }
 
     fn unit(&mut self, name: &str) -> &mut UnitChange {
@@ -178,6 +199,7 @@ impl RunProgress {
         match key.component {
             Component::Unit => self.complete_unit_change(change, has_systemd, index),
             Component::File => {
+                self.state.has_unread_units |= has_systemd && is_in_unit_folder(&key.name);
                 for unit in index.units_of_file(&key.name) {
                     self.unit(unit).has_new_files = true;
                     if has_systemd {
@@ -225,6 +247,7 @@ impl RunProgress {
         }
         // A unit without an entry whose unit file is removed is retired.
         let is_retired = unit.is_none() && change.has(&Difference::Existence);
+        self.state.has_unread_units |= has_systemd && (has_new_files || is_retired);
         if has_new_files && !is_retired {
             self.unit(name).has_new_files = true;
             if has_systemd {

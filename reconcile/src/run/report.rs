@@ -93,7 +93,7 @@ impl Run<'_> {
     pub(super) fn finish(&mut self, check: MachineCheck, outcome: RunOutcome) -> RunReport {
         let failures = self.failures(&check);
         if outcome != RunOutcome::Audited {
-            self.update_state();
+            self.update_state(&bad_entries(&check));
         }
         let state = self.progress.state.clone();
         let remaining = plan(&check, self.context.document, self.context.scope, &state);
@@ -103,9 +103,14 @@ impl Run<'_> {
         RunReport { outcome, report, remaining, changed, failures, state }
     }
 
-    /// Records which units use owned files, and removes reasons that no restart will remove.
-    fn update_state(&mut self) {
+    /// Records which units use owned files, and removes reasons that no restart will remove, and
+    /// owned objects that are gone because their entry demands it.
+    fn update_state(&mut self, bad: &BTreeSet<EntryKey>) {
         let state = &mut self.progress.state;
+        state.owned.entries.retain(|key| {
+            let is_gone = self.index.find(key).is_some() && !self.index.has_present(key);
+            !is_gone || bad.contains(key)
+        });
         state.pending_restarts.retain(|unit, _| {
             let entry = self.index.find_unit(unit);
             entry.is_none_or(|(_, unit)| must_run(unit) && unit_action(unit) == UnitAction::Restart)

@@ -162,10 +162,6 @@ fn source_spec<'a>(path: String, id: &str, state: &PackageSourceState) -> FileSp
     spec
 }
 
-fn changes_files(step: &Step) -> bool {
-    matches!(step, Step::WriteSources | Step::WriteFiles | Step::RemoveStaleFiles)
-}
-
 /// What is needed to plan the files of a pass.
 pub(super) struct FilePlanning<'a, 'd> {
     pub root: &'a RootFolder,
@@ -178,7 +174,7 @@ pub(super) struct FilePlanning<'a, 'd> {
 impl FilePlanning<'_, '_> {
     /// Plans the files of the steps of a pass. Reads the machine and changes nothing.
     pub fn plan(&self, plan: &RunPlan) -> Result<PassFiles, FileError> {
-        if !plan.steps.iter().any(|planned| changes_files(&planned.step)) {
+        if !plan.steps.iter().any(|planned| planned.step.changes_files()) {
             return Ok(PassFiles::default());
         }
         let mut managed = ManagedPaths::from_document(self.index.document);

@@ -12,6 +12,8 @@ use crate::finding::EntryKey;
 pub struct NodeState {
     pub owned: OwnedEntries,
     pub pending_restarts: PendingRestarts,
+    /// Whether unit files have changed since systemd has read them.
+    pub has_unread_units: bool,
     /// Whether sources of packages have changed since packages were changed the last time.
     pub has_old_package_lists: bool,
 }
@@ -50,6 +52,17 @@ impl OwnedEntries {
     pub(crate) fn remove(&mut self, key: &EntryKey) {
         self.entries.remove(key);
         self.file_units.remove(&key.name);
+    }
+
+    /// Adds what another record has.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.entries.extend(other.entries);
+        for (unit, drop_ins) in other.drop_ins {
+            self.drop_ins.entry(unit).or_default().extend(drop_ins);
+        }
+        for (path, units) in other.file_units {
+            self.file_units.entry(path).or_default().extend(units);
+        }
     }
 
     pub(crate) fn remove_drop_in(&mut self, unit: &str, drop_in: &str) {

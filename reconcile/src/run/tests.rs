@@ -206,6 +206,31 @@ impl SimulatedNode {
         fuse: &Fuse,
         action: impl Fn(&mut Run<'_>, &mut dyn RunJournal) -> Result<RunReport, RunError>,
     ) -> Result<RunReport, RunError> {
+        let mut journal = std::mem::take(&mut self.journal);
+        let (stored, state) = (journal.stored.clone(), self.state.clone());
+        let report = self.with_context(document, fuse, |context| {
+            let mut run = match stored {
+                Some(stored) => Run::resume(context, stored)?,
+                None => Run::new(context, "run-1", state),
+            };
+            let report = action(&mut run, &mut FusedJournal { journal: &mut journal, fuse })?;
+            run.discard_saved()?;
+            if fuse.is_burnt() { Err(JournalError("killed".to_owned()).into()) } else { Ok(report) }
+        });
+        self.journal = journal;
+        if let Ok(report) = &report {
+            self.state = report.state.clone();
+            self.journal.stored = None;
+        }
+        report
+    }
+
+    fn with_context<T>(
+        &self,
+        document: &Document,
+        fuse: &Fuse,
+        action: impl FnOnce(RunContext<'_>) -> T,
+    ) -> T {
         for (_, entry) in document.entries() {
             if let Desired::Unit(state) = &entry.desired {
                 let files = state.file_paths.clone();
@@ -220,7 +245,7 @@ impl SimulatedNode {
         let machine = Machine { root: self.files.path("/"), programs: Box::new(programs()) };
         let packages = programs();
         let saved_folder = self.files.saved();
-        let context = RunContext {
+        action(RunContext {
             document,
             machine: &machine,
             scope: &self.scope,
@@ -229,20 +254,16 @@ impl SimulatedNode {
             actions: &check_action,
             saved_folder: &saved_folder,
             faults: fuse,
-        };
-        let mut run = match self.journal.stored.clone() {
-            Some(stored) => Run::resume(context, stored)?,
-            None => Run::new(context, "run-1", self.state.clone()),
-        };
-        let mut journal = FusedJournal { journal: &mut self.journal, fuse };
-        let report = action(&mut run, &mut journal)?;
-        if fuse.is_burnt() {
-            return Err(JournalError("killed".to_owned()).into());
-        }
-        self.state = report.state.clone();
-        run.discard_saved()?;
-        self.journal.stored = None;
-        Ok(report)
+        })
+    }
+
+    /// Gives up the stored run, if there is one.
+    fn give_up(&mut self, document: &Document) {
+        let Some(stored) = self.journal.stored.take() else { return };
+        self.state = self.with_context(document, &Fuse::endless(), |context| {
+            let run = Run::resume(context, stored).unwrap();
+            run.give_up().unwrap()
+        });
     }
 
     fn run(&mut self, document: &Document) -> RunReport {

@@ -36,6 +36,49 @@ pub(super) fn run_killed(node: &mut SimulatedNode, document: &Document, point: u
     end_state(node, report)
 }
 
+/// Runs a document, kills the run at a point, gives it up, and runs the document again.
+pub(super) fn run_given_up(
+    node: &mut SimulatedNode,
+    document: &Document,
+    point: usize,
+) -> EndState {
+    let result = node.run_with(document, &Fuse::after(point));
+    let report = result.unwrap_or_else(|_| {
+        node.give_up(document);
+        node.run(document)
+    });
+    end_state(node, report)
+}
+
+impl EndState {
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.outcome == RunOutcome::Succeeded
+    }
+
+    /// Fails with only what differs.
+    pub(super) fn assert_equals(&self, expected: &Self, label: &str) {
+        let paths = self.tree.keys().chain(expected.tree.keys());
+        for path in paths {
+            assert_eq!(self.tree.get(path), expected.tree.get(path), "{label}: {path}");
+        }
+        assert_eq!(self.systemd, expected.systemd, "{label}");
+        assert_eq!(self.state, expected.state, "{label}");
+        assert_eq!(self.report, expected.report, "{label}");
+        assert_eq!(self, expected, "{label}");
+    }
+
+    /// The state that does not depend on which run has made the changes.
+    pub(super) fn without_changes(mut self) -> Self {
+        self.changed.clear();
+        // The lists may be updated once more.
+        self.state.has_old_package_lists = false;
+        for entry in &mut self.report.entries {
+            entry.modified = false;
+        }
+        self
+    }
+}
+
 /// Kills the second run at every point.
 fn check_kills((first, second): (&Document, &Document), prepare: impl Fn(&mut SimulatedNode)) {
     let new_node = || {
@@ -51,7 +94,15 @@ fn check_kills((first, second): (&Document, &Document), prepare: impl Fn(&mut Si
     assert!(!expected.has_saved);
     for point in 0..fuse.points() {
         let end = run_killed(&mut new_node(), second, point);
-        assert_eq!(end, expected, "killed at point {point} of {}", fuse.points());
+        end.assert_equals(&expected, &format!("killed at point {point} of {}", fuse.points()));
+    }
+    if !expected.has_succeeded() {
+        return;
+    }
+    let expected = expected.without_changes();
+    for point in 0..fuse.points() {
+        let end = run_given_up(&mut new_node(), second, point).without_changes();
+        end.assert_equals(&expected, &format!("given up at point {point} of {}", fuse.points()));
     }
 }
 

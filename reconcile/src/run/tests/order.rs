@@ -95,3 +95,13 @@ fn a_machine_without_systemd_gets_links_and_no_restarts() {
     node.check_unchanged(&document);
     assert_eq!(node.run_well(&entries(&[])), ["systemctl disable own.service"]);
 }
+
+#[test]
+fn entries_are_planned_again_after_an_object_without_an_entry_is_removed() {
+    let mut node = SimulatedNode::new();
+    node.run_well(&entries(&["component: UserGroup, name: old, desired: {gid: 300}"]));
+    let document = entries(&["component: UserGroup, name: new, desired: {gid: 300}"]);
+    let create = "groupadd --gid 300 new";
+    assert_eq!(node.run_well(&document), [create, "groupdel old", create]);
+    node.check_unchanged(&document);
+}

@@ -7,7 +7,7 @@ use proptest::sample::{select, subsequence};
 
 use evenkeel_configuration::document::{FileKind, UnitCommand};
 
-use super::kills::{end_state, run_killed};
+use super::kills::{end_state, run_given_up, run_killed};
 use super::*;
 
 const PATHS: [&str; 4] = ["/etc/a", "/etc/b", "/etc/d/x", "/etc/e"];
@@ -305,6 +305,13 @@ proptest! {
         let mut node = node_of(&seed);
         node.run(&first);
         let end = run_killed(&mut node, &second, point);
-        prop_assert_eq!(end, expected, "killed at point {} of {}", point, fuse.points());
+        end.assert_equals(&expected, &format!("killed at point {point} of {}", fuse.points()));
+        if end.has_succeeded() {
+            let mut node = node_of(&seed);
+            node.run(&first);
+            let end = run_given_up(&mut node, &second, point).without_changes();
+            let label = format!("given up at point {point} of {}", fuse.points());
+            end.assert_equals(&expected.without_changes(), &label);
+        }
     }
 }

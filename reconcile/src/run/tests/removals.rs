@@ -28,7 +28,7 @@ fn what_earlier_runs_have_created_is_removed_with_its_entry() {
             "systemctl disable own.service",
             "systemctl stop own.service",
             "systemctl daemon-reload",
-            "systemctl try-restart web.service",
+            "systemctl restart web.service",
             "userdel web",
             "groupdel staff",
         ]
@@ -127,7 +127,7 @@ fn a_unit_of_a_package_that_loses_our_unit_file_runs_with_its_own() {
     node.add_running_unit("web.service");
     node.run_well(&entries(&[&unit("web.service", &format!("content: {SERVICE}"))]));
     let calls = node.run_well(&entries(&[]));
-    assert_eq!(calls, ["systemctl daemon-reload", "systemctl try-restart web.service"]);
+    assert_eq!(calls, ["systemctl daemon-reload", "systemctl restart web.service"]);
     assert!(!node.files.path("/etc/systemd/system/web.service").exists());
     node.check_unchanged(&entries(&[]));
 }

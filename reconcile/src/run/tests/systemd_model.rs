@@ -57,10 +57,10 @@ impl SystemdModel {
         match verb {
             "enable" if !has_file => return Err(missing()),
             "enable" => {
-                fs::create_dir_all(root.join(WANTS)).unwrap();
                 let link = root.join(WANTS).join(unit);
                 let is_installable = has_install_section(root, unit);
                 if is_installable && link.symlink_metadata().is_err() {
+                    fs::create_dir_all(root.join(WANTS)).unwrap();
                     symlink(format!("/{UNITS}/{unit}"), link).unwrap();
                 }
             }
