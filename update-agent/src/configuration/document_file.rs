@@ -1,15 +1,12 @@
 //! Reads a configuration document from a file or from standard input.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::PathBuf;
 
 use evenkeel_configuration::format::DocumentFormat;
-use evenkeel_configuration::{Document, ReadError, limits};
+use evenkeel_configuration::source::{DocumentText, SourceError, UnreadableReason};
+use evenkeel_configuration::{Document, FieldError, ReadError};
 use evenkeel_reconcile::scope::EntryScope;
-
-/// Largest document.
-const MAX_DOCUMENT_BYTES: u64 = limits::MAX_DOCUMENT_BYTES as u64;
 
 /// Exit status if a document, or the secrets for it, cannot be read.
 pub const EXIT_UNREADABLE: u8 = 2;
@@ -42,10 +39,10 @@ pub struct DocumentFile {
 pub enum DocumentError {
     #[error("cannot read {name}: {reason}")]
     Unreadable { name: String, reason: String },
-    #[error("{name} is invalid:\n{error}")]
-    Invalid { name: String, error: ReadError },
-    #[error("{name} has entries or fields that are not offered:\n{error}")]
-    NotOffered { name: String, error: ReadError },
+    #[error("{name} is invalid:{}", list_fields(name, fields))]
+    Invalid { name: String, fields: Vec<FieldError> },
+    #[error("{name} has entries or fields that are not offered:{}", list_fields(name, fields))]
+    NotOffered { name: String, fields: Vec<FieldError> },
     #[error(
         "the document has `purpose: provision` and is for new machines; `evenkeel configuration \
          render` writes user-data for them"
@@ -74,25 +71,19 @@ impl DocumentSource {
     /// # Errors
     /// The document cannot be read, is invalid, or has something that is not offered.
     pub fn load(&self, input: &mut dyn Read) -> Result<DocumentFile, DocumentError> {
-        let is_input = self.path.as_os_str() == "-";
-        let name =
-            if is_input { "standard input".to_owned() } else { self.path.display().to_string() };
-        let bytes = if is_input { read_bounded(input) } else { read_file(&self.path) };
-        let text = bytes.map_err(|error| error.to_string()).and_then(into_text);
-        let text = match text {
-            Ok(text) => text,
-            Err(reason) => return Err(DocumentError::Unreadable { name, reason }),
-        };
+        let DocumentText { name, text } =
+            DocumentText::read(&self.path, input).map_err(DocumentError::from)?;
         let format = self.format.unwrap_or_else(|| DocumentFormat::detect(&text));
         let (document, warnings) = match format.read(&text) {
             Ok(read) => read,
-            Err(error @ ReadError::Invalid(_)) => {
-                return Err(DocumentError::Invalid { name, error });
+            Err(ReadError::Invalid(fields)) => {
+                return Err(DocumentError::Invalid { name, fields });
             }
-            Err(error @ ReadError::NotOffered(_)) => {
-                return Err(DocumentError::NotOffered { name, error });
+            Err(ReadError::NotOffered(fields)) => {
+                return Err(DocumentError::NotOffered { name, fields });
             }
         };
+        drop(text);
         self.check_bundle(&name, &document)?;
         let scope = EntryScope { only_bundle: self.only_bundle.clone(), ..EntryScope::default() };
         let warnings = warnings.iter().map(|warning| format!("{name}: {warning}")).collect();
@@ -113,43 +104,22 @@ impl DocumentSource {
     }
 }
 
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
+impl From<SourceError> for DocumentError {
+    fn from(SourceError { name, reason }: SourceError) -> Self {
+        let advice = match reason {
+            UnreadableReason::File(_) => "",
+            UnreadableReason::TooLarge => {
+                "; for large files, write their `uri` and `sha256` in place of their content"
+            }
+            UnreadableReason::NotUtf8 { .. } => "; write content that is not text as `base64`",
+        };
+        Self::Unreadable { name, reason: format!("{reason}{advice}") }
     }
-    if metadata.len() > MAX_DOCUMENT_BYTES {
-        return Err(too_large());
-    }
-    read_bounded(&mut file)
 }
 
-/// The content of a stream. A pipe and a device do not know their size.
-fn read_bounded(input: &mut dyn Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    Read::take(input, MAX_DOCUMENT_BYTES + 1).read_to_end(&mut bytes)?;
-    let fits = u64::try_from(bytes.len()).is_ok_and(|length| length <= MAX_DOCUMENT_BYTES);
-    if fits { Ok(bytes) } else { Err(too_large()) }
-}
-
-fn too_large() -> io::Error {
-    io::Error::other(format!(
-        "it is larger than {} MiB; for large files, write their `uri` and `sha256` in place of \
-         their content",
-        MAX_DOCUMENT_BYTES >> 20
-    ))
-}
-
-fn into_text(bytes: Vec<u8>) -> Result<String, String> {
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let line = error.as_bytes()[..valid].split(|byte| *byte == b'\n').count();
-        format!(
-            "line {line} is not UTF-8 (byte {}); write content that is not text as `base64`",
-            valid + 1
-        )
-    })
+/// One line for each field, with the name of the document, so that each line can be searched for.
+fn list_fields(name: &str, fields: &[FieldError]) -> String {
+    fields.iter().map(|field| format!("\n{name}: {field}")).collect()
 }
 
 #[cfg(test)]
@@ -173,12 +143,12 @@ mod tests {
     fn each_reason_has_its_exit_status() {
         let extension = b"bundles: [{name: a, entries: [{component: Extension, name: disk}]}]";
         for (text, status, part) in [
-            (&b"bundles: [{name: \xff}]"[..], 2, "line 1 is not UTF-8 (byte 18)"),
+            (&b"bundles: [{name: \xff}]"[..], 2, "line 1 is not UTF-8 (byte 18 of the file); "),
             (b"bundles: {", 2, "standard input is invalid:\n"),
             (
                 b"bundles: [{name: a, entries: [{component: File}]}]",
                 2,
-                "bundles[0].entries[0].name",
+                "\nstandard input: bundles[0].entries[0].name: ",
             ),
             (b"<Configuration", 2, "is invalid"),
             (extension, 3, "\"Extension\" is not a component (entry \"disk\")"),
@@ -209,21 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_read_up_to_16_mib() {
+    fn a_file_that_cannot_be_read_is_an_error_with_advice() {
         let source = DocumentSource { path: "-".into(), format: None, only_bundle: None };
-        let error = source.load(&mut io::repeat(b' ')).unwrap_err();
-        let start = "cannot read standard input: it is larger than 16 MiB; ";
+        let error = source.load(&mut std::io::repeat(b' ')).unwrap_err();
+        let start = "cannot read standard input: it is larger than 16 MiB; for large files, ";
         assert!(error.to_string().starts_with(start), "{error}");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("large.yaml");
-        File::create(&path).unwrap().set_len(20_000_000).unwrap();
-        let error = DocumentSource { path, ..source.clone() }.load(&mut io::empty()).unwrap_err();
-        assert!(error.to_string().contains("large.yaml: it is larger than 16 MiB"), "{error}");
         assert_eq!(error.exit_status(), 2);
-        for path in [folder.path().to_owned(), folder.path().join("none")] {
-            let error = DocumentSource { path, ..source.clone() }.load(&mut io::empty());
-            let error = error.unwrap_err();
-            assert!(error.to_string().starts_with("cannot read /"), "{error}");
-        }
     }
 }
