@@ -1,23 +1,29 @@
 //! Installs and removes packages that a configuration document names: one transaction of apt,
 //! without an update policy.
 
-use std::collections::BTreeSet;
+mod lists;
+mod selection;
+
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::apt::{PackageTools, storage_failure, tool_failure, unreadable_line};
+use super::apt::{PackageTools, storage_failure, tool_failure};
 use super::dpkg_lock::{DpkgLock, DpkgLockError, WaitState, wait_for_lists};
 use super::fetch::rate_limit_options;
-use super::index_targets::allows_origins;
-use super::parse::{self, DpkgPackage, Simulation};
-use super::plan::join_names;
-use super::protected::{find_protected, removal_refusal};
+use super::parse::DpkgPackage;
+use super::plan::strip_native_architecture;
 use super::repair::has_dpkg_updates;
 use super::sources::AptView;
+use super::{apt_hooks, apt_log};
 use crate::model::{Failure, FailureKind, PackageRequirement};
 use crate::owner::{Owner, OwnerLimits};
 use crate::paths::AgentPaths;
 use crate::runner::Command;
+
+use lists::has_current_lists;
+use selection::RequestChecker;
 
 /// Packages to install and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +48,9 @@ pub struct NamedPackageChanger {
     tools: PackageTools,
     paths: AgentPaths,
     owner: Arc<Owner>,
+    max_list_age: Duration,
+    /// Whether this process has refreshed the package lists.
+    has_refreshed: AtomicBool,
 }
 
 impl fmt::Debug for NamedPackageChanger {
@@ -64,29 +73,41 @@ impl NamedPackages {
         installs.chain(self.removals.iter().map(|name| format!("{name}-")))
     }
 
-    /// Each package alone, with its name.
-    fn split(&self) -> impl Iterator<Item = (&str, Self)> {
-        let installs = self.installs.iter().map(|package| {
-            let alone = Self { installs: vec![package.clone()], ..Self::default() };
-            (package.name.as_str(), alone)
-        });
+    /// The names of the packages.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let installs = self.installs.iter().map(|package| package.name.as_str());
+        installs.chain(self.removals.iter().map(String::as_str))
+    }
+
+    /// Each package alone.
+    fn split(&self) -> Vec<Self> {
+        let installs = self
+            .installs
+            .iter()
+            .map(|package| Self { installs: vec![package.clone()], ..Self::default() });
         let removals = self
             .removals
             .iter()
-            .map(|name| (name.as_str(), Self { removals: vec![name.clone()], ..Self::default() }));
-        installs.chain(removals)
+            .map(|name| Self { removals: vec![name.clone()], ..Self::default() });
+        installs.chain(removals).collect()
     }
 
-    /// Removes the packages that are as requested.
-    fn remove_finished(&mut self, packages: &[DpkgPackage]) {
+    fn join(&self, others: &[Self]) -> Self {
+        let mut all = self.clone();
+        for other in others {
+            all.installs.extend_from_slice(&other.installs);
+            all.removals.extend_from_slice(&other.removals);
+        }
+        all
+    }
+
+    /// Removes the packages that are as requested. A name without an architecture means the one
+    /// that apt takes: the native one.
+    fn remove_finished(&mut self, packages: &[DpkgPackage], native: &str) {
         let find = |name: &str| {
-            let (name, architecture) = name.split_once(':').unwrap_or((name, ""));
-            let is_named = |package: &&DpkgPackage| {
-                package.name == name
-                    && (architecture.is_empty() || package.architecture == architecture)
-                    && package.is_present()
-            };
-            packages.iter().find(is_named)
+            let name = strip_native_architecture(name, native);
+            let mut present = packages.iter().filter(|package| package.is_present());
+            present.find(|package| package.apt_name(native) == name)
         };
         self.installs.retain(|requested| {
             let package = find(&requested.name).filter(|package| package.is_settled());
@@ -95,21 +116,26 @@ impl NamedPackages {
         });
         self.removals.retain(|name| find(name).is_some());
     }
-
-    fn remove(&mut self, name: &str) {
-        self.installs.retain(|package| package.name != name);
-        self.removals.retain(|removal| removal != name);
-    }
 }
 
 impl NamedPackageChanger {
-    pub fn new(tools: PackageTools, paths: AgentPaths, owner: Arc<Owner>) -> Self {
-        Self { tools, paths, owner }
+    /// `max_list_age`: older package lists are refreshed before a change.
+    pub fn new(
+        tools: PackageTools,
+        paths: AgentPaths,
+        owner: Arc<Owner>,
+        max_list_age: Duration,
+    ) -> Self {
+        Self { tools, paths, owner, max_list_age, has_refreshed: AtomicBool::new(false) }
     }
 
     /// Changes the packages in one transaction. It can be repeated after an interruption: a dpkg
     /// that was interrupted is finished first. An installed package stays as it is unless another
     /// version is requested. Returns the packages that are not as requested afterwards.
+    ///
+    /// The package lists are refreshed before if they are old or missing, and once more if a package
+    /// fails with lists that were not refreshed. A refresh that fails is part of the reasons: other
+    /// sources may have what is requested.
     ///
     /// # Errors
     /// Nothing has changed.
@@ -122,44 +148,57 @@ impl NamedPackageChanger {
             self.tools.forget_ended_change();
         }
         self.finish_interrupted_change().await?;
-        if packages.update_lists {
-            self.update_lists().await?;
+        let mut unfinished = self.unfinished(packages).await?;
+        let is_old = || !has_current_lists(&self.paths, self.max_list_age);
+        let mut refresh = Ok(());
+        if packages.update_lists || (!unfinished.is_empty() && !self.is_refreshed() && is_old()) {
+            refresh = self.update_lists().await;
         }
-        let mut possible = packages.clone();
-        possible.remove_finished(&self.tools.list_packages().await?);
-        let mut refused = self.remove_impossible(&mut possible, &limits).await?;
-        if possible.is_empty() {
-            return Ok(refused);
+        if unfinished.is_empty() {
+            return refresh.map(|()| Vec::new());
         }
-        if let Err(failure) = self.run_transaction(&possible).await {
+        let mut changed = self.change_possible(unfinished, &limits).await;
+        let has_failed = !matches!(&changed, Ok(refused) if refused.is_empty());
+        if has_failed && !self.is_refreshed() {
+            refresh = self.update_lists().await;
+            unfinished = self.unfinished(packages).await?;
+            changed = self.change_possible(unfinished, &limits).await;
+        }
+        explain_refusals(changed, refresh)
+    }
+
+    fn is_refreshed(&self) -> bool {
+        self.has_refreshed.load(Ordering::Relaxed)
+    }
+
+    async fn unfinished(&self, packages: &NamedPackages) -> Result<NamedPackages, Failure> {
+        let native = self.tools.architecture().await?;
+        let mut unfinished = packages.clone();
+        unfinished.remove_finished(&self.tools.list_packages().await?, &native);
+        Ok(unfinished)
+    }
+
+    /// Changes the packages that can be changed, and returns the others.
+    async fn change_possible(
+        &self,
+        packages: NamedPackages,
+        limits: &OwnerLimits,
+    ) -> Result<Vec<RefusedPackage>, Failure> {
+        if packages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let checker = RequestChecker::load(&self.tools, &self.paths, limits).await?;
+        let (possible, mut refused) = checker.select_possible(packages).await?;
+        if !possible.is_empty()
+            && let Err(failure) = self.run_transaction(&possible).await
+        {
             // A part may have changed.
-            possible.remove_finished(&self.tools.list_packages().await?);
-            refused.extend(possible.split().map(|(name, _)| RefusedPackage {
+            let left = self.unfinished(&possible).await?;
+            refused.extend(left.names().map(|name| RefusedPackage {
                 name: name.to_owned(),
                 reason: failure.reason.clone(),
             }));
         }
-        Ok(refused)
-    }
-
-    /// Removes and returns the packages without which the transaction is possible.
-    async fn remove_impossible(
-        &self,
-        packages: &mut NamedPackages,
-        limits: &OwnerLimits,
-    ) -> Result<Vec<RefusedPackage>, Failure> {
-        let Err(failure) = self.check(packages, limits).await else { return Ok(Vec::new()) };
-        let mut refused = Vec::new();
-        for (name, alone) in packages.clone().split() {
-            if let Err(Failure { reason, .. }) = self.check(&alone, limits).await {
-                refused.push(RefusedPackage { name: name.to_owned(), reason });
-                packages.remove(name);
-            }
-        }
-        if refused.is_empty() {
-            return Err(failure);
-        }
-        self.check(packages, limits).await?;
         Ok(refused)
     }
 
@@ -168,15 +207,21 @@ impl NamedPackageChanger {
         if self.tools.audit().await?.is_empty() && !has_dpkg_updates(&self.paths)? {
             return Ok(());
         }
+        // The transaction and the next check show whether it has worked.
+        self.configure_remaining().await
+    }
+
+    async fn configure_remaining(&self) -> Result<(), Failure> {
         let wait = self.tools.timeouts().lock;
         let _lock = DpkgLock::acquire(&self.paths, wait, &WaitState::default())
             .await
             .map_err(lock_failure)?;
-        // The transaction and the next check show whether it has worked.
         self.tools.configure_all().await.map(drop)
     }
 
+    /// Refreshes the package lists. apt refreshes the lists of the other sources if one fails.
     async fn update_lists(&self) -> Result<(), Failure> {
+        self.has_refreshed.store(true, Ordering::Relaxed);
         let timeouts = self.tools.timeouts();
         wait_for_lists(&self.paths, timeouts.lock, &WaitState::default())
             .await
@@ -184,114 +229,75 @@ impl NamedPackageChanger {
         self.tools.update_lists(timeouts.refresh, AptView::default(), 0, None).await
     }
 
-    /// Simulates a transaction. Fails if apt cannot do it, if it would remove other packages as
-    /// well, or if the owner does not allow it.
-    async fn check(&self, packages: &NamedPackages, limits: &OwnerLimits) -> Result<(), Failure> {
-        if packages.is_empty() {
-            return Ok(());
-        }
-        let options = ["--simulate", "--verbose-versions"];
-        let command = self.command(packages, &options);
-        let output = self.tools.run(&command, FailureKind::Plan).await?;
-        if !output.succeeded() {
-            return Err(tool_failure(FailureKind::Plan, "apt-get --simulate", &output));
-        }
-        let simulation = parse::parse_simulation(&output.stdout)
-            .map_err(|line| unreadable_line(FailureKind::Plan, line))?;
-        let others = other_removals(packages, &simulation);
-        if !others.is_empty() {
-            let reason = format!("apt would also remove {}", join_names(others));
-            return Err(Failure::new(FailureKind::Plan, reason));
-        }
-        let refusal = match find_refusal(&simulation, limits) {
-            None => self.find_refused_package(&simulation, limits).await?,
-            refusal => refusal,
-        };
-        let Some(reason) = refusal else { return Ok(()) };
-        let reason = format!("the machine's owner does not allow {reason}");
-        Err(Failure::new(FailureKind::Limits, reason))
-    }
-
-    /// What the owner does not allow because of single packages: protected ones, and versions from
-    /// other suites.
-    async fn find_refused_package(
-        &self,
-        simulation: &Simulation,
-        limits: &OwnerLimits,
-    ) -> Result<Option<String>, Failure> {
-        if !simulation.removals.is_empty() {
-            let installed = self.tools.list_packages().await?;
-            let protected = find_protected(&self.paths, &installed);
-            let mut removals = simulation.removals.iter();
-            let refusal = removals.find_map(|name| removal_refusal(name, limits, &protected));
-            if let Some(reason) = refusal {
-                return Ok(Some(format!("the removal of {reason}")));
-            }
-        }
-        if limits.suites.is_empty() {
-            return Ok(None);
-        }
-        let targets = self.tools.list_index_targets(AptView::default()).await?;
-        let mut installs = simulation.installs.iter();
-        let other =
-            installs.find(|install| !allows_origins(&install.origins, &targets, &limits.suites));
-        Ok(other.map(|install| {
-            format!("{} {}, which is in none of the allowed suites", install.package, install.after)
-        }))
-    }
-
+    /// Changes the packages as an update does: with limits for the hooks of apt, and with its output
+    /// in the log of apt. After a failure, what is left unpacked is configured.
     async fn run_transaction(&self, packages: &NamedPackages) -> Result<(), Failure> {
-        let command = self.command(packages, &[]).for_change();
-        let output = match self.tools.run(&command, FailureKind::Apply).await {
-            Err(failure) => {
-                // It is not the end of an update, whose result a later process of the agent needs.
-                self.tools.forget_ended_change();
-                return Err(failure);
-            }
-            Ok(output) => output,
-        };
-        if output.succeeded() {
-            return Ok(());
-        }
-        Err(tool_failure(FailureKind::Apply, "apt-get install", &output))
-    }
-
-    fn command(&self, packages: &NamedPackages, options: &[&str]) -> Command {
+        let hooks = self.tools.list_hooks().await;
+        let settings = hooks.write(&self.paths).unwrap_or_else(|error| {
+            let error = evenkeel_kit::chain(&error);
+            tracing::warn!(%error, "cannot limit the time of the hooks of apt");
+            None
+        });
         let timeouts = self.tools.timeouts();
-        self.tools
-            .apt_get(timeouts.download + timeouts.apply, AptView::default())
-            .with_arguments(rate_limit_options(self.tools.effective_rate(0)))
-            .with_arguments(PackageTools::conffile_options())
-            .with_arguments(options.iter().copied())
-            .with_arguments(["--allow-downgrades", "--allow-change-held-packages"])
+        let command = install_command(&self.tools, timeouts.download + timeouts.apply)
+            .with_arguments(settings.map(|file| format!("--config-file={file}")))
+            // The lists may have changed since the simulation.
+            .with_arguments(packages.removals.is_empty().then_some("--no-remove"))
             .with_arguments(["install", "--"])
             .with_arguments(packages.apt_arguments())
+            .for_change();
+        let mut result = self.tools.run(&command, FailureKind::Apply).await;
+        let text = match &mut result {
+            Ok(output) => &mut output.stdout,
+            Err(failure) => &mut failure.log,
+        };
+        *text = hooks.restore_commands(text);
+        apt_log::append(&self.paths, text);
+        let ended_hooks = apt_hooks::describe_ended(text);
+        let failure = match (result, ended_hooks) {
+            (Ok(output), None) if output.succeeded() => return Ok(()),
+            (_, Some(reason)) => Failure::new(FailureKind::Apply, reason),
+            (Ok(output), None) => tool_failure(FailureKind::Apply, "apt-get install", &output),
+            (Err(failure), None) => {
+                // It is not the end of an update, whose result a later process of the agent needs.
+                self.tools.forget_ended_change();
+                failure
+            }
+        };
+        if let Err(error) = self.configure_remaining().await {
+            tracing::warn!(error = %error.reason, "cannot configure the packages that are left");
+        }
+        Err(failure)
     }
 }
 
-/// The removals that are not requested.
-fn other_removals(packages: &NamedPackages, simulation: &Simulation) -> BTreeSet<String> {
-    let requested: BTreeSet<&str> = packages.removals.iter().map(|name| base_name(name)).collect();
-    let removals = simulation.removals.iter();
-    removals.filter(|name| !requested.contains(base_name(name))).cloned().collect()
+/// `apt-get` with the options for a change of named packages.
+fn install_command(tools: &PackageTools, deadline: Duration) -> Command {
+    tools
+        .apt_get(deadline, AptView::default())
+        .with_arguments(rate_limit_options(tools.effective_rate(0)))
+        .with_arguments(PackageTools::conffile_options())
+        .with_arguments(["--allow-downgrades"])
 }
 
-/// The name without the architecture.
-fn base_name(name: &str) -> &str {
-    name.split(':').next().unwrap_or_default()
-}
-
-/// What the owner does not allow at all.
-fn find_refusal(simulation: &Simulation, limits: &OwnerLimits) -> Option<String> {
-    if let Some(name) = simulation.removals.first().filter(|_| !limits.removals) {
-        return Some(format!("removals, such as that of {name}"));
+/// Adds to the reasons that the package lists may be old.
+fn explain_refusals(
+    changed: Result<Vec<RefusedPackage>, Failure>,
+    refresh: Result<(), Failure>,
+) -> Result<Vec<RefusedPackage>, Failure> {
+    let Err(refresh) = refresh else { return changed };
+    let explain = |reason: &str| {
+        format!("{reason}; the package lists could not be refreshed: {}", refresh.reason)
+    };
+    match changed {
+        Ok(mut refused) => {
+            for package in &mut refused {
+                package.reason = explain(&package.reason);
+            }
+            Ok(refused)
+        }
+        Err(failure) => Err(Failure { reason: explain(&failure.reason), ..failure }),
     }
-    if let Some(name) = simulation.downgrades.first().filter(|_| !limits.downgrades) {
-        return Some(format!("downgrades, such as that of {name}"));
-    }
-    let mut installs = simulation.installs.iter();
-    let added = installs.find(|install| install.before.is_none())?;
-    (!limits.new_packages).then(|| format!("new packages, such as {}", added.package))
 }
 
 fn lock_failure(error: DpkgLockError) -> Failure {
