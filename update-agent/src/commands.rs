@@ -118,12 +118,13 @@ fn dispatch(command: AgentCommand, out: &mut impl Write) -> anyhow::Result<ExitC
 
 /// Loads the configuration and the paths. Options on the command line take precedence.
 pub(crate) fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
-    let config = Config::load(args.config.as_deref()).context("read the configuration")?;
+    let config = Config::load(args.config.as_deref()).context("cannot read the configuration")?;
     let root = args.root.as_ref().unwrap_or(&config.root);
-    let root =
-        std::fs::canonicalize(root).with_context(|| format!("find the root {}", root.display()))?;
+    let root = std::fs::canonicalize(root)
+        .with_context(|| format!("cannot find the root {}", root.display()))?;
     let state = args.state_dir.as_ref().or(config.state_dir.as_ref());
-    let state = state.map(std::path::absolute).transpose().context("find the state directory")?;
+    let state =
+        state.map(std::path::absolute).transpose().context("cannot find the state directory")?;
     let paths = AgentPaths::new(root, state);
     Ok((config, paths))
 }

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow, ensure};
-use evenkeel_configuration::Document;
+use anyhow::{Context, anyhow, bail};
 use evenkeel_configuration::document::{ActionSpec, Desired, FileState};
+use evenkeel_configuration::{Document, Entry};
 use evenkeel_reconcile::change::{PackageFailure, PackageInstaller, PackageRequest};
 use evenkeel_reconcile::files::NoFaults;
 use evenkeel_reconcile::machine::Machine;
@@ -18,13 +18,16 @@ use uuid::Uuid;
 
 use super::progress::ProgressJournal;
 use super::store::{ConfigurationStore, InterruptedRun};
+use super::trusted_paths::check_trusted_paths;
 use super::{Downloads, OperatorContents, SecretValues, run_with_programs};
 use crate::agent::PlanningLock;
+use crate::journal::FileJournal;
 use crate::model::PackageRequirement;
 use crate::module_registry::ModuleRegistry;
 use crate::modules::image::FileDownloader;
 use crate::modules::packages::{NamedPackageChanger, NamedPackages};
 use crate::owner::{Owner, OwnerLimits};
+use crate::paths::AgentPaths;
 use crate::runner::Runner;
 
 /// A change of this machine to a document. While it exists, the agent begins no update.
@@ -44,8 +47,8 @@ impl DocumentChange {
     /// Prepares the change. Nothing has changed yet.
     ///
     /// # Errors
-    /// An update is in progress, the limits of the machine's owner cannot be used, or they do not
-    /// allow a package source.
+    /// An update is in progress, the limits of the machine's owner cannot be used, they do not allow
+    /// a package source, or the document would change what they trust.
     pub fn prepare(
         registry: &ModuleRegistry<'_>,
         (document, scope): (Document, EntryScope),
@@ -53,16 +56,16 @@ impl DocumentChange {
     ) -> anyhow::Result<Self> {
         let paths = registry.paths;
         let planning = PlanningLock::acquire(paths)?;
-        let planning = planning
-            .context("the agent is planning an update, or applies a document; try again later")?;
-        ensure!(
-            !paths.journal().exists(),
-            "an update is in progress on this machine; `evenkeel-agent status` shows it"
-        );
+        let planning = planning.context(
+            "the agent is planning or beginning an update, or applies a document; try again later",
+        )?;
+        check_no_update(paths)?;
         let limits = registry.owner.limits()?;
+        let entries = (&document, &scope);
+        check_trusted_paths(paths.root(), paths.state(), &limits.configuration, entries)?;
         check_sources(&registry.owner, &document, &scope)?;
         let owner = Arc::clone(&registry.owner);
-        let downloader = has_downloads(&document).then(|| FileDownloader::new(registry));
+        let downloader = has_downloads(&document, &scope).then(|| FileDownloader::new(registry));
         let downloader = downloader.transpose().map_err(|failure| anyhow!(failure.reason))?;
         Ok(Self {
             document,
@@ -71,7 +74,12 @@ impl DocumentChange {
             downloader,
             limits,
             store: ConfigurationStore::open(paths)?,
-            packages: NamedPackageChanger::new(registry.package_tools(), paths.clone(), owner),
+            packages: NamedPackageChanger::new(
+                registry.package_tools(),
+                paths.clone(),
+                owner,
+                registry.config.refresh_interval,
+            ),
             _planning: planning,
         })
     }
@@ -84,13 +92,13 @@ impl DocumentChange {
         self,
         runner: &dyn Runner,
         root: &Path,
-        notes: impl Write + Send + 'static,
+        output: impl Write + Send + 'static,
         stop: CancellationToken,
     ) -> anyhow::Result<RunReport> {
         let (root, handle) = (root.to_owned(), Handle::current());
         run_with_programs(runner, move |programs| {
             let machine = Machine { root, programs };
-            self.run_blocking(&machine, &handle, (notes, stop))
+            self.run_blocking(&machine, &handle, (output, stop))
         })
         .await?
     }
@@ -99,7 +107,7 @@ impl DocumentChange {
         &self,
         machine: &Machine,
         handle: &Handle,
-        (notes, stop): (impl Write, CancellationToken),
+        (output, stop): (impl Write, CancellationToken),
     ) -> anyhow::Result<RunReport> {
         let packages = BlockingPackages { handle, changer: &self.packages };
         let configuration = &self.limits.configuration;
@@ -125,11 +133,11 @@ impl DocumentChange {
             saved_folder: &saved_folder,
             faults: &NoFaults,
         };
-        let mut journal = ProgressJournal::new(self.store.journal(&self.document), notes, stop);
+        let mut journal = ProgressJournal::new(self.store.journal(&self.document), output, stop);
         let mut run = self.open_run(context, &mut journal)?;
         let report = match run.execute(&mut journal) {
             Err(RunError::Journal(_)) if journal.should_stop() => {
-                anyhow::bail!("stopped on request; run the command again to continue")
+                bail!("stopped on request; run the command again to continue")
             }
             ended => ended.context("the run has stopped; run the command again to continue")?,
         };
@@ -158,9 +166,7 @@ impl DocumentChange {
             Some(InterruptedRun { stored, document }) => {
                 let scope = stored.pass.scope.clone();
                 let context = RunContext { document: &document, scope: &scope, ..context };
-                let run = Run::resume(context, stored)?;
-                run.discard_saved()?;
-                let state = run.into_state();
+                let state = Run::resume(context, stored)?.give_up()?;
                 self.store.store_state(&state)?;
                 self.store.remove_run()?;
                 state
@@ -171,21 +177,51 @@ impl DocumentChange {
     }
 }
 
-fn has_downloads(document: &Document) -> bool {
-    document.entries().any(|(_, entry)| match &entry.desired {
+/// Checks that no update has begun to change the machine. One that waits for its window begins
+/// only with the planning lock, and is planned again if the document changes its packages.
+fn check_no_update(paths: &AgentPaths) -> anyhow::Result<()> {
+    let path = paths.journal();
+    if !path.exists() {
+        return Ok(());
+    }
+    // Without the journal of this version, nobody knows whether the update has begun.
+    let phase = match FileJournal::peek(&path)? {
+        Some(entry) if entry.unreadable.is_none() => {
+            if !entry.has_begun() {
+                return Ok(());
+            }
+            format!(" ({})", entry.phase.name())
+        }
+        _ => String::new(),
+    };
+    bail!(
+        "an update is in progress on this machine{phase}; `evenkeel-agent status` shows it. Try \
+         again when it has ended"
+    )
+}
+
+fn has_downloads(document: &Document, scope: &EntryScope) -> bool {
+    entries_in_scope(document, scope).any(|entry| match &entry.desired {
         Desired::File(FileState { content: Some(content), .. }) => content.uri.is_some(),
         _ => false,
     })
 }
 
+fn entries_in_scope<'a>(
+    document: &'a Document,
+    scope: &'a EntryScope,
+) -> impl Iterator<Item = &'a Entry> {
+    let entries = document.entries();
+    let in_scope = entries
+        .filter(|(bundle, _)| scope.only_bundle.as_ref().is_none_or(|only| *only == bundle.name));
+    in_scope.map(|(_, entry)| entry)
+}
+
 /// Checks that the owner allows all package sources: the packages of a source that is missing would
 /// come from another one.
 fn check_sources(owner: &Owner, document: &Document, scope: &EntryScope) -> anyhow::Result<()> {
-    for (bundle, entry) in document.entries() {
-        let is_in_scope = scope.only_bundle.as_ref().is_none_or(|only| *only == bundle.name);
-        if let Desired::PackageSource(source) = &entry.desired
-            && is_in_scope
-        {
+    for entry in entries_in_scope(document, scope) {
+        if let Desired::PackageSource(source) = &entry.desired {
             let checked = owner.check_document_source(source);
             checked.map_err(|why| {
                 anyhow!("nothing was changed: PackageSource {}: {why}", entry.name)

@@ -2,7 +2,8 @@
 //!
 //! The crate `reconcile` blocks, and the runner does not. So the work has a thread of its own, and the
 //! programs run in the task that waits for the work: if that task is dropped, the runner ends the
-//! program.
+//! program. The work then stops where it is until the process ends: an error would be recorded as
+//! the failure of its step, and the step would not be repeated.
 
 use anyhow::Context;
 use evenkeel_reconcile::machine::{Program, ProgramError, ProgramOutput, ProgramRunner};
@@ -20,7 +21,7 @@ pub async fn run_with_programs<T: Send + 'static>(
     let mut work = tokio::task::spawn_blocking(move || work(Box::new(queued)));
     loop {
         tokio::select! {
-            result = &mut work => return result.context("the work has failed"),
+            result = &mut work => return result.context("the check or the change has panicked"),
             Some(ProgramRequest { program, reply }) = queue.recv() => {
                 // The work waits for the reply, unless it has panicked.
                 reply.send(run_program(runner, &program).await).ok();
@@ -28,6 +29,9 @@ pub async fn run_with_programs<T: Send + 'static>(
         }
     }
 }
+
+/// The status of a program that a signal has ended: the runner does not know the signal.
+const STATUS_OF_SIGNAL: i32 = 128;
 
 /// A program that the work waits for.
 struct ProgramRequest {
@@ -41,11 +45,17 @@ struct QueuedPrograms {
 
 impl ProgramRunner for QueuedPrograms {
     fn run(&self, program: &Program) -> Result<ProgramOutput, ProgramError> {
-        let stopped = || not_started(program, "the command is ending");
         let (reply, result) = oneshot::channel();
         let request = ProgramRequest { program: program.clone(), reply };
-        self.requests.blocking_send(request).map_err(|_| stopped())?;
-        result.blocking_recv().map_err(|_| stopped())?
+        if self.requests.blocking_send(request).is_ok()
+            && let Ok(result) = result.blocking_recv()
+        {
+            return result;
+        }
+        loop {
+            // The process ends.
+            std::thread::park();
+        }
     }
 }
 
@@ -64,8 +74,13 @@ async fn run_program(
             return Err(not_started(program, &source.to_string()));
         }
     };
-    let status = status.ok_or_else(|| not_started(program, "a signal has ended it"))?;
-    Ok(ProgramOutput { status, stdout: stdout.into_bytes(), stderr: stderr.into_bytes() })
+    let mut stderr = stderr.into_bytes();
+    if status.is_none() {
+        stderr.extend(b"a signal has ended the program");
+    }
+    // A shell has this status as well if a signal ends a program.
+    let status = status.unwrap_or(STATUS_OF_SIGNAL);
+    Ok(ProgramOutput { status, stdout: stdout.into_bytes(), stderr })
 }
 
 fn not_started(program: &Program, reason: &str) -> ProgramError {
@@ -102,11 +117,15 @@ mod tests {
         let outputs = outputs.await.unwrap();
         let (stdout, stderr) = (b"one\n".to_vec(), b"two\n".to_vec());
         assert_eq!(outputs[0], Ok(ProgramOutput { status: 3, stdout, stderr }));
-        let errors = outputs[1..].iter().map(|output| output.clone().unwrap_err().to_string());
+        let killed = outputs[1].clone().unwrap();
+        assert_eq!(
+            (killed.status, killed.stderr),
+            (128, b"a signal has ended the program".to_vec())
+        );
+        let errors = outputs[2..].iter().map(|output| output.clone().unwrap_err().to_string());
         assert_eq!(
             errors.collect::<Vec<_>>(),
             [
-                "cannot run sh: a signal has ended it",
                 "cannot run /no/program: No such file or directory (os error 2)",
                 "sh has not ended after 0 s and was killed",
             ]

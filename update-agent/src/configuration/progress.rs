@@ -19,14 +19,14 @@ const MAX_SHOWN_ENTRIES: usize = 5;
 #[derive(Debug)]
 pub struct ProgressJournal<'a, W> {
     journal: FileRunJournal<'a>,
-    notes: W,
+    output: W,
     stop: CancellationToken,
     plan: RunPlan,
 }
 
 impl<'a, W: Write> ProgressJournal<'a, W> {
-    pub fn new(journal: FileRunJournal<'a>, notes: W, stop: CancellationToken) -> Self {
-        Self { journal, notes, stop, plan: RunPlan::default() }
+    pub fn new(journal: FileRunJournal<'a>, output: W, stop: CancellationToken) -> Self {
+        Self { journal, output, stop, plan: RunPlan::default() }
     }
 
     /// Continues with an interrupted run.
@@ -50,7 +50,7 @@ impl<'a, W: Write> ProgressJournal<'a, W> {
 
     fn print(&mut self, text: &str) {
         // There is no way to report that the error stream is closed.
-        writeln!(self.notes, "{}", replace_controls(text)).ok();
+        writeln!(self.output, "{}", replace_controls(text)).ok();
     }
 
     fn check_stop(&self) -> Result<(), JournalError> {
@@ -72,9 +72,9 @@ impl<W: Write> RunJournal for ProgressJournal<'_, W> {
 
     fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
         self.journal.complete_step(step)?;
-        // The command prints the reasons at its end, also those of a run that it continues.
-        if !step.failures.is_empty() {
-            self.print("  failed");
+        // The command prints all reasons at its end, unless it is killed before.
+        for failure in step.failures.iter().take(MAX_SHOWN_ENTRIES) {
+            self.print(&format!("  failed: {}", failure.reason));
         }
         self.check_stop()?;
         self.print_step(step.index + 1);

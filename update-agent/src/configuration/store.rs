@@ -9,9 +9,10 @@ use evenkeel_configuration::Document;
 use evenkeel_reconcile::run::{
     CompletedStep, JournalError, NodeState, RunJournal, RunPass, StoredRun,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
+use super::state_binding::bind_state;
 use crate::durable::{self, FileError};
 use crate::paths::AgentPaths;
 
@@ -26,16 +27,46 @@ pub struct ConfigurationStore {
 pub enum StoreError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{} is damaged: {reason}", path.display())]
-    Damaged { path: PathBuf, reason: String },
+    #[error(
+        "cannot read {}: {reason}. If you remove this file, the agent does not know any more what \
+         it has created, and leaves it on the machine",
+        path.display()
+    )]
+    UnreadableState { path: PathBuf, reason: String },
+    #[error(
+        "cannot continue the run that was interrupted, because {} cannot be read: {reason}. Run \
+         the version of the agent that was interrupted, or remove this file to give the run up: \
+         what the run has created then stays on the machine",
+        path.display()
+    )]
+    UnreadableRun { path: PathBuf, reason: String },
+    #[error(
+        "the state in {} belongs to another machine; use another --state-dir for each image, or \
+         none: then the state is in the image",
+        folder.display()
+    )]
+    OfAnotherMachine { folder: PathBuf },
+}
+
+/// Version of the journal of a run. A journal with another version is not read.
+const RUN_FORMAT: u32 = 1;
+
+/// The first line of the journal. It is read before the other lines, whose form depends on it.
+#[derive(Serialize, Deserialize)]
+struct RunHeader {
+    format: u32,
 }
 
 impl ConfigurationStore {
     /// Creates the folder. Only root can read it, because it has old contents of files.
-    pub fn open(paths: &AgentPaths) -> Result<Self, FileError> {
-        let folder = paths.configuration();
-        durable::create_folder(&folder, 0o700)?;
-        Ok(Self { folder })
+    ///
+    /// # Errors
+    /// The folder cannot be used, or belongs to another machine.
+    pub fn open(paths: &AgentPaths) -> Result<Self, StoreError> {
+        let store = Self { folder: paths.configuration() };
+        durable::create_folder(&store.folder, 0o700)?;
+        bind_state(paths, store.state_path().exists() || store.journal_path().exists())?;
+        Ok(store)
     }
 
     /// Folder of the open run for the old contents of files.
@@ -52,7 +83,7 @@ impl ConfigurationStore {
         self.folder.join("state.json")
     }
 
-    /// The journal: the pass in the first line, and a line for each complete step.
+    /// The journal: a line with the version, one with the pass, and one for each complete step.
     fn journal_path(&self) -> PathBuf {
         self.folder.join("run.jsonl")
     }
@@ -61,7 +92,9 @@ impl ConfigurationStore {
     pub fn load_state(&self) -> Result<NodeState, StoreError> {
         let path = self.state_path();
         let content = durable::read_file(&path)?;
-        content.map_or(Ok(NodeState::default()), |content| parse_line(&path, &content))
+        let Some(content) = content else { return Ok(NodeState::default()) };
+        serde_json::from_slice(&content)
+            .map_err(|error| StoreError::UnreadableState { path, reason: error.to_string() })
     }
 
     pub fn store_state(&self, state: &NodeState) -> Result<(), FileError> {
@@ -74,24 +107,29 @@ impl ConfigurationStore {
         self.folder.join("document.json")
     }
 
-    /// The run that was interrupted, and its document, if there is one. The end of a line that a power cut has left
-    /// incomplete is removed: its step is repeated.
+    /// The run that was interrupted, and its document, if there is one. The end of a line that a
+    /// power cut has left incomplete is removed: its step is repeated.
+    ///
+    /// # Errors
+    /// The run cannot be read. The caller cannot give it up, because nobody knows what it has done.
     pub fn load_run(&self) -> Result<Option<InterruptedRun>, StoreError> {
         let path = self.journal_path();
-        let Some(mut content) = durable::read_file(&path)? else { return Ok(None) };
+        let Some(mut content) = durable::read_file(&path)? else {
+            // A person has given up a run whose journal could not be read.
+            remove_folder(&self.saved_folder())?;
+            return Ok(None);
+        };
         let complete = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if complete < content.len() {
             content.truncate(complete);
             durable::replace_file(&path, &content, 0o600)?;
         }
-        let mut lines = content.split_inclusive(|byte| *byte == b'\n');
-        let Some(first) = lines.next() else { return Ok(None) };
-        let pass = parse_line(&path, first)?;
-        let completed = lines.map(|line| parse_line(&path, line)).collect::<Result<_, _>>()?;
-        let path = self.document_path();
-        let document = durable::read_file(&path)?.unwrap_or_default();
-        let document = parse_line(&path, &document)?;
-        Ok(Some(InterruptedRun { stored: StoredRun { pass, completed }, document }))
+        let unreadable = |reason: String| StoreError::UnreadableRun { path, reason };
+        let document = durable::read_file(&self.document_path())?.unwrap_or_default();
+        let stored = parse_run(&content).map_err(unreadable.clone())?;
+        let document = serde_json::from_slice(&document)
+            .map_err(|error| unreadable(format!("its document is damaged: {error}")))?;
+        Ok(Some(InterruptedRun { stored, document }))
     }
 
     /// The journal of a run of this document.
@@ -105,13 +143,7 @@ impl ConfigurationStore {
 
     /// Ends the run.
     pub fn remove_run(&self) -> Result<(), FileError> {
-        let downloads = self.download_folder();
-        match fs::remove_dir_all(&downloads) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(FileError::while_doing("remove", downloads)(error));
-            }
-            _ => {}
-        }
+        remove_folder(&self.download_folder())?;
         durable::remove_file(&self.journal_path())?;
         durable::remove_file(&self.document_path())
     }
@@ -134,9 +166,8 @@ pub struct FileRunJournal<'a> {
 }
 
 impl FileRunJournal<'_> {
-    fn replace(path: &Path, value: &impl Serialize) -> Result<(), JournalError> {
-        let line = to_line(value).map_err(|error| JournalError(error.to_string()))?;
-        let replaced = durable::replace_file(path, &line, 0o600);
+    fn replace(path: &Path, content: &[u8]) -> Result<(), JournalError> {
+        let replaced = durable::replace_file(path, content, 0o600);
         replaced.map_err(|error| JournalError(evenkeel_kit::chain(&error).to_string()))
     }
 
@@ -150,10 +181,12 @@ impl FileRunJournal<'_> {
 impl RunJournal for FileRunJournal<'_> {
     fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError> {
         if let Some(document) = self.document {
-            Self::replace(&self.document_path, document)?;
+            Self::replace(&self.document_path, &to_lines(document)?)?;
             self.document = None;
         }
-        Self::replace(&self.path, pass)
+        let mut lines = to_lines(&RunHeader { format: RUN_FORMAT })?;
+        lines.extend(to_lines(pass)?);
+        Self::replace(&self.path, &lines)
     }
 
     fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
@@ -169,9 +202,32 @@ fn to_line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn parse_line<T: DeserializeOwned>(path: &Path, line: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(line)
-        .map_err(|error| StoreError::Damaged { path: path.to_owned(), reason: error.to_string() })
+fn to_lines(value: &impl Serialize) -> Result<Vec<u8>, JournalError> {
+    to_line(value).map_err(|error| JournalError(error.to_string()))
+}
+
+fn parse_run(content: &[u8]) -> Result<StoredRun, String> {
+    let mut lines = content.split_inclusive(|byte| *byte == b'\n');
+    let RunHeader { format } = parse_line(lines.next())?;
+    if format != RUN_FORMAT {
+        return Err(format!("it has the version {format}, and this agent reads {RUN_FORMAT}"));
+    }
+    let pass = parse_line(lines.next())?;
+    let completed = lines.map(|line| parse_line(Some(line))).collect::<Result<_, _>>()?;
+    Ok(StoredRun { pass, completed })
+}
+
+fn parse_line<T: DeserializeOwned>(line: Option<&[u8]>) -> Result<T, String> {
+    serde_json::from_slice(line.unwrap_or_default()).map_err(|error| error.to_string())
+}
+
+fn remove_folder(folder: &Path) -> Result<(), FileError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(FileError::while_doing("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +272,7 @@ mod tests {
         let root = folder.path().join("root");
         std::fs::create_dir_all(root.join("etc")).unwrap();
         let paths = AgentPaths::new(&root, Some(folder.path().join("state")));
+        paths.prepare().unwrap();
         let store = ConfigurationStore::open(&paths).unwrap();
         assert!(store.load_run().unwrap().is_none());
         assert_eq!(store.load_state().unwrap(), NodeState::default());
@@ -242,7 +299,7 @@ mod tests {
         std::fs::write(store.journal_path(), &lines).unwrap();
         let found = store.load_run().unwrap().unwrap();
         assert_eq!((found.document, found.stored.completed.len()), (document.clone(), 1));
-        let state = Run::resume(context, found.stored).unwrap().into_state();
+        let state = Run::resume(context, found.stored).unwrap().give_up().unwrap();
         assert_eq!(state.owned.entries.len(), 1);
         store.store_state(&state).unwrap();
         assert_eq!(store.load_state().unwrap(), state);
@@ -251,14 +308,50 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_an_error() {
+    fn a_file_that_cannot_be_read_is_an_error_with_a_way_out() {
         let folder = tempfile::tempdir().unwrap();
         let paths = AgentPaths::new("/", Some(folder.path().join("state")));
         let store = ConfigurationStore::open(&paths).unwrap();
         std::fs::write(store.state_path(), "{").unwrap();
         let error = store.load_state().unwrap_err().to_string();
-        assert!(error.contains("state.json is damaged: "), "{error}");
-        std::fs::write(store.journal_path(), "{}\n").unwrap();
-        assert!(store.load_run().is_err());
+        assert!(error.contains("state.json: ") && error.contains("If you remove"), "{error}");
+        std::fs::create_dir(store.saved_folder()).unwrap();
+        for (journal, reason) in [
+            ("{\"format\": 2}\n", "it has the version 2, and this agent reads 1"),
+            ("{\"format\": 1}\n{\"run\": 1}\n", "missing field"),
+            ("", "EOF"),
+            ("{\"run\": 1}\n", "missing field `format`"),
+        ] {
+            std::fs::write(store.journal_path(), journal).unwrap();
+            let error = store.load_run().unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("to give the run up"), "{error}");
+        }
+        std::fs::remove_file(store.journal_path()).unwrap();
+        assert!(store.load_run().unwrap().is_none());
+        assert!(!store.saved_folder().exists());
+    }
+
+    #[test]
+    fn a_state_outside_of_an_image_belongs_to_this_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = std::fs::canonicalize(folder.path()).unwrap();
+        let image = |name: &str, state: Option<&str>| {
+            let state = state.map(|state| folder.join(state));
+            let paths = AgentPaths::new(folder.join(name), state);
+            durable::create_folder(&paths.apt_folder(), 0o711).unwrap();
+            paths
+        };
+        let is_accepted = |paths: &AgentPaths| ConfigurationStore::open(paths).is_ok();
+        assert!(is_accepted(&image("one", Some("state"))));
+        assert!(is_accepted(&image("one", Some("state"))), "it is bound to this image");
+        assert!(!is_accepted(&image("two", Some("state"))));
+        assert!(!is_accepted(&AgentPaths::new("/", Some(folder.join("state")))));
+        assert!(is_accepted(&image("two", None)) && is_accepted(&image("two", Some("two/data"))));
+        // The state of the system that the agent runs on.
+        let own = AgentPaths::new("/", Some(folder.join("own")));
+        let store = ConfigurationStore::open(&own).unwrap();
+        store.store_state(&NodeState::default()).unwrap();
+        assert!(is_accepted(&own));
+        assert!(!is_accepted(&image("one", Some("own"))));
     }
 }

@@ -124,7 +124,7 @@ fn check_program(root: &Path, program: &str) -> Result<(), String> {
     let file = resolve_trusted_path(root, Path::new(program)).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| format!("cannot read {program}: {error}"))?;
     if !metadata.is_file() {
-        return Err(format!("{program} is no file"));
+        return Err(format!("{program} is not a file"));
     }
     check_only_root_writes(&metadata).map_err(|reason| format!("{program}: {reason}"))
 }

@@ -3,21 +3,27 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use rustix::process::geteuid;
 use serde_json::Value;
 
 use crate::image_root::{ImageRoot, document, list_tree, program, run, text};
+use crate::skipping::skip_test;
 
 const MOTD: &str = "{component: File, name: /etc/motd, desired: {content: {inline: hello}}}";
 
 /// A machine; none without root.
-fn open_image() -> Option<ImageRoot> {
-    geteuid().is_root().then(ImageRoot::new)
+pub fn open_image() -> Option<ImageRoot> {
+    if geteuid().is_root() {
+        return Some(ImageRoot::new());
+    }
+    skip_test("only root can change a machine");
+    None
 }
 
-fn apply(image: &ImageRoot, options: &[&str], document: &str) -> Output {
+pub fn apply(image: &ImageRoot, options: &[&str], document: &str) -> Output {
     let line: Vec<&str> = ["apply", "-"].iter().chain(options).copied().collect();
     image.run(&line, document.as_bytes())
 }
@@ -56,7 +62,7 @@ fn the_exit_status_of_a_change_is_that_of_the_result() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let output = apply(&image, &[], &document("{component: Package, name: nginx}"));
     assert_eq!(output.status.code(), Some(1), "there is no apt: {output:?}");
-    assert!(text(&output.stderr).starts_with("install nginx\n  failed\n"), "{output:?}");
+    assert!(text(&output.stderr).starts_with("install nginx\n  failed: "), "{output:?}");
     assert!(text(&output.stdout).contains("the package is not installed; "), "{output:?}");
 }
 
@@ -105,24 +111,43 @@ fn a_second_change_changes_nothing() {
     assert!(!fs::read_to_string(state.join("state.json")).unwrap().contains("hunter2"));
 }
 
-#[test]
-fn a_change_that_was_killed_continues() {
-    let Some(image) = open_image() else { return };
-    let entry = |number: usize| {
-        format!("{{component: File, name: /etc/app/{number}, desired: {{content: {{inline: a}}}}}}")
-    };
-    let entries: Vec<_> = (0..300).map(entry).collect();
-    let path = image.write("document.yaml", &document(&entries.join(", ")));
-    let mut child = image.command(&["apply", path.to_str().unwrap()]);
+/// Kills a change of many files. Returns false if it had ended before.
+fn kill_in_change(image: &ImageRoot, document: &Path) -> bool {
+    let mut child = image.command(&["apply", document.to_str().unwrap()]);
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first_step = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut first_step).unwrap();
     assert!(first_step.starts_with("change File /etc/app/0, "), "{first_step}");
     child.kill().unwrap();
     child.wait().unwrap();
+    image.path().join("var/lib/evenkeel-agent/configuration/run.jsonl").exists()
+}
+
+/// Enough files that the change takes longer than a signal.
+const FILES: usize = 2_000;
+
+#[test]
+fn a_change_that_was_killed_continues() {
+    if open_image().is_none() {
+        return;
+    }
+    let entry = |number: usize| {
+        format!("{{component: File, name: /etc/app/{number}, desired: {{content: {{inline: a}}}}}}")
+    };
+    let entries: Vec<_> = (0..FILES).map(entry).collect();
+    let document = document(&entries.join(", "));
+    // The process may end before the signal arrives.
+    let killed = (0..5).find_map(|_| {
+        let image = ImageRoot::new();
+        let path = image.write("document.yaml", &document);
+        kill_in_change(&image, &path).then_some((image, path))
+    });
+    let (image, path) = killed.expect("a change that was killed");
 
     let output = image.run(&["apply", path.to_str().unwrap()], b"");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let start = "continuing the run that was interrupted\n";
+    assert!(text(&output.stderr).starts_with(start), "{output:?}");
     let mut paths = Vec::new();
     list_tree(image.path(), &mut paths);
     let names = paths.iter().filter_map(|(path, ..)| path.file_name()?.to_str());
@@ -132,7 +157,33 @@ fn a_change_that_was_killed_continues() {
         fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["state.json"]);
     let state = fs::read_to_string(state.join("state.json")).unwrap();
-    assert!((0..300).all(|number| state.contains(&format!("File /etc/app/{number}\""))), "{state}");
+    let is_owned = |number| state.contains(&format!("File /etc/app/{number}\""));
+    assert!((0..FILES).all(is_owned), "{state}");
+}
+
+#[test]
+fn a_run_that_cannot_be_continued_has_a_way_out() {
+    let Some(image) = open_image() else { return };
+    let journal =
+        image.write("var/lib/evenkeel-agent/configuration/run.jsonl", "{\"format\": 9}\n");
+    let output = apply(&image, &[], &document(MOTD));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let advice = "or remove this file to give the run up";
+    assert!(text(&output.stderr).contains(advice), "{output:?}");
+    fs::remove_file(journal).unwrap();
+    let output = apply(&image, &[], &document(MOTD));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn a_secret_without_a_value_fails() {
+    let Some(image) = open_image() else { return };
+    let secret =
+        "{component: File, name: /etc/db, desired: {content: {secretRef: {name: db, key: p}}}}";
+    let output = apply(&image, &[], &document(&format!("{MOTD}, {secret}")));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stdout).contains("give it with --secrets"), "{output:?}");
+    assert!(image.path().join("etc/motd").exists() && !image.path().join("etc/db").exists());
 }
 
 #[test]

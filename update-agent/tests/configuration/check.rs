@@ -94,12 +94,29 @@ fn formats_of_other_systems_are_read() {
     let image = ImageRoot::new();
     let bcfg2 = "<Configuration><Bundle name='web'><Package type='deb' name='zsh' version='any'/>\
                  </Bundle></Configuration>";
-    let gardener = "apiVersion: extensions.gardener.cloud/v1alpha1\nkind: OperatingSystemConfig\n\
-                    metadata: {name: worker}\nspec: {type: debian}\n";
-    for (document, warning) in [(bcfg2, ""), (gardener, "warning: standard input: spec.purpose")] {
+    let gardener = "kind: OperatingSystemConfig\n\
+                    apiVersion: extensions.gardener.cloud/v1alpha1\nmetadata: {name: worker}\n\
+                    spec:\n  type: debian\n  files:\n  - path: /etc/passwd\n    permissions: 420\n    \
+                    content: {inline: {data: x}}\n";
+    for (document, status, warning, entry) in [
+        (bcfg2, 0, None, ("Package", "zsh", "good")),
+        (
+            gardener,
+            1,
+            Some("warning: standard input: spec.purpose"),
+            ("File", "/etc/passwd", "bad"),
+        ),
+    ] {
         let output = image.run(&["check", "-", "-o", "json"], document.as_bytes());
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(text(&output.stderr).starts_with(warning), "{output:?}");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        match warning {
+            Some(warning) => assert!(text(&output.stderr).starts_with(warning), "{output:?}"),
+            None => assert!(output.stderr.is_empty(), "{output:?}"),
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let field = |name: &str| report["entries"][0][name].as_str().unwrap().to_owned();
+        let found = ["component", "name", "verdict"].map(field);
+        assert_eq!(found, [entry.0, entry.1, entry.2]);
     }
 }
 
@@ -129,6 +146,8 @@ fn a_check_changes_nothing_and_needs_no_root() {
     command.args(["configuration", "check", "-", "-o", "json", "--image-root"]).arg(image.path());
     let output = run(command, document(entries).as_bytes());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+    // Another user could not change it anyway.
+    image.run(&["check", "-"], document(entries).as_bytes());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let verdicts = report["entries"].as_array().unwrap().iter().take(4);
     let verdicts: Vec<_> = verdicts.map(|entry| entry["verdict"].as_str().unwrap()).collect();

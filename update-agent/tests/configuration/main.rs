@@ -5,3 +5,6 @@
 mod apply;
 mod check;
 mod image_root;
+mod images;
+#[path = "../agent/support/skipping.rs"]
+mod skipping;

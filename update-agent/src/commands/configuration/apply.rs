@@ -1,6 +1,7 @@
 //! `evenkeel-agent configuration apply`.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,8 +19,10 @@ use super::{OWN_ROOT, load_document, load_secrets, print_report, print_warnings,
 use crate::cli::{ConfigurationApplyArgs, PathArgs, RemovedExtras};
 use crate::commands::run::run_until_end;
 use crate::commands::{build_runtime, load_config};
-use crate::configuration::{DocumentChange, DocumentError, DocumentFile};
+use crate::config::Config;
+use crate::configuration::{DocumentChange, DocumentError, DocumentFile, check_image_paths};
 use crate::module_registry::ModuleRegistry;
+use crate::paths::AgentPaths;
 use crate::text::replace_controls;
 
 /// Changes the machine, and prints its state afterwards.
@@ -41,12 +44,7 @@ pub fn apply_document(
     }
     print_warnings(&warnings);
     let secrets = load_secrets(&arguments.document)?;
-    let root = arguments.document.image_root.as_deref().unwrap_or(Path::new(OWN_ROOT));
-    let (config, paths) = load_config(&PathArgs {
-        root: Some(root.to_owned()),
-        state_dir: arguments.state_dir.clone(),
-        config: arguments.config.clone(),
-    })?;
+    let (config, paths) = load_machine(arguments)?;
     telemetry::init(&config.log)?;
     paths.prepare()?;
     let registry = ModuleRegistry::new(&config, &paths);
@@ -72,6 +70,25 @@ pub fn apply_document(
     print_failures(&report);
     print_report(&report.report, arguments.document.output, out)?;
     Ok(run_status(&report))
+}
+
+/// The configuration of the agent, and the paths of the machine. The state directory of the
+/// configuration file belongs to the root that the agent manages, and to no other one.
+fn load_machine(arguments: &ConfigurationApplyArgs) -> anyhow::Result<(Config, AgentPaths)> {
+    let root = arguments.document.image_root.as_deref().unwrap_or(Path::new(OWN_ROOT));
+    let (config, mut paths) = load_config(&PathArgs {
+        root: Some(root.to_owned()),
+        state_dir: arguments.state_dir.clone(),
+        config: arguments.config.clone(),
+    })?;
+    let is_managed = fs::canonicalize(&config.root).is_ok_and(|managed| managed == paths.root());
+    if arguments.state_dir.is_none() && !is_managed {
+        paths = AgentPaths::new(paths.root(), None);
+    }
+    if !paths.is_own_system() {
+        check_image_paths(paths.root())?;
+    }
+    Ok((config, paths))
 }
 
 fn add_removed_extras(document: &mut Document, requested: &[RemovedExtras]) {

@@ -12,6 +12,8 @@ use evenkeel_reconcile::run::RunOutcome;
 use super::*;
 use crate::config::Config;
 use crate::hooks::fake::FakeRunner;
+use crate::journal::{Journal as _, JournalEntry, JournalPoint, Phase};
+use crate::model::{ModuleParts, UpdateTarget};
 use crate::paths::AgentPaths;
 
 struct Fixture {
@@ -123,12 +125,28 @@ async fn an_update_or_another_change_is_not_disturbed() {
     let text = files(&["/etc/motd"]);
     let first = fixture.prepare(&text).unwrap();
     let error = fixture.prepare(&text).unwrap_err().to_string();
-    assert!(error.starts_with("the agent is planning an update"), "{error}");
+    assert!(error.starts_with("the agent is planning or beginning an update"), "{error}");
     drop(first);
     std::fs::write(fixture.paths.journal(), "{}").unwrap();
     let error = fixture.prepare(&text).unwrap_err().to_string();
     assert!(error.starts_with("an update is in progress"), "{error}");
     std::fs::remove_file(fixture.paths.journal()).unwrap();
+    let target = UpdateTarget { digest: "d".into(), spec: ModuleParts::default() };
+    let journal = FileJournal::new(fixture.paths.journal());
+    for (phase, is_free) in [
+        (Phase::Downloading, true),
+        (Phase::Staged, true),
+        (Phase::Applying, false),
+        (Phase::Rebooting, false),
+        (Phase::Verifying, false),
+        (Phase::Ended, true),
+    ] {
+        let entry = JournalEntry { phase, ..JournalEntry::new(Uuid::nil(), target.clone()) };
+        journal.write(&JournalPoint::fixed("opened"), &entry).unwrap();
+        let prepared = fixture.prepare(&text).map_err(|error| error.to_string());
+        assert_eq!(prepared.is_ok(), is_free, "{phase:?}: {prepared:?}");
+    }
+    journal.clear().unwrap();
     std::fs::write(fixture.path("etc/evenkeel/limits.toml"), "hours = 7").unwrap();
     let error = fixture.prepare(&text).unwrap_err().to_string();
     assert!(error.starts_with("cannot use the owner's limits"), "{error}");
@@ -166,10 +184,24 @@ async fn a_source_that_the_owner_does_not_allow_stops_the_change_before_it_begin
 }
 
 #[tokio::test]
+async fn a_document_that_changes_what_the_limits_trust_changes_nothing() {
+    let fixture = Fixture::new();
+    let limits = "[configuration]\nactions = [\"/opt/actions\"]";
+    std::fs::write(fixture.path("etc/evenkeel/limits.toml"), limits).unwrap();
+    for path in ["/etc/evenkeel/limits.toml", "/opt/actions/evil", "/var/lib/evenkeel-agent/ca.pem"]
+    {
+        let error = fixture.prepare(&files(&["/etc/motd", path])).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("nothing was changed: File {path} ")), "{error}");
+    }
+    assert!(!fixture.path("etc/motd").exists());
+}
+
+#[tokio::test]
 async fn packages_change_through_apt() {
     let fixture = Fixture::new();
     for (program, output) in [
-        ("dpkg", ""),
+        // Its architecture. As the output of `--audit`, it is a package to configure.
+        ("dpkg", "amd64\n"),
         ("dpkg-query", "old\tamd64\t1.0\tinstall\tinstalled\tok\t10\n"),
         ("apt-get", "Remv old [1.0]\n"),
     ] {
