@@ -42,6 +42,9 @@ fn a_document_is_checked_and_applied_without_a_server(stage: &Stage) {
     write_file(&node, DOCUMENT_PATH, DOCUMENT);
     write_file(&node, "/etc/evenkeel/limits.toml", "[configuration]\nactions = [\"all\"]\n");
 
+    // As in a new image: the command refreshes the lists.
+    node.sh("rm -rf /var/lib/apt/lists");
+
     let checked = run_configuration(&node, "check");
     assert_eq!(checked.status.code(), Some(1), "{checked:?}");
     let verdicts = entries(&checked);
