@@ -16,5 +16,5 @@ pub(crate) use actions::run_action;
 pub use actions::{ActionPolicy, NoActions};
 pub use apt::AptPackages;
 pub use packages::{NoPackages, PackageFailure, PackageInstaller, PackageRequest, PackageTarget};
-pub(crate) use sysctl::{render_settings, set_running_value};
+pub(crate) use sysctl::{read_running_value, render_settings, set_running_value};
 pub(crate) use units::{UnitOperation, query_unit, run_systemctl};

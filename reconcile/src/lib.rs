@@ -23,6 +23,7 @@ pub mod files;
 pub mod finding;
 pub mod machine;
 pub mod names;
+mod protection;
 pub mod report;
 pub mod run;
 pub mod scope;

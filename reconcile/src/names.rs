@@ -78,3 +78,14 @@ pub(crate) fn template_name(unit: &str) -> Option<String> {
 pub(crate) fn is_template(unit: &str) -> bool {
     template_name(unit).is_some_and(|template| template == unit)
 }
+
+/// The name of a package without its architecture: `libssl3` of `libssl3:amd64`.
+pub(crate) fn package_base_name(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(base, _)| base)
+}
+
+/// Whether two names mean the same package. A name without an architecture means any of them.
+pub(crate) fn is_same_package(one: &str, other: &str) -> bool {
+    let has_both = one.contains(':') && other.contains(':');
+    if has_both { one == other } else { package_base_name(one) == package_base_name(other) }
+}

@@ -16,6 +16,9 @@ use crate::machine::Machine;
 
 const TIMEOUT: Duration = Duration::from_mins(5);
 
+/// Debian's group for users without a group.
+const SPARE_GROUP: &str = "nogroup";
+
 struct Accounts {
     users: UserTable,
     groups: GroupTable,
@@ -43,7 +46,7 @@ pub(crate) fn change_group(
     if let Some(gid) = &gid {
         arguments.extend(["--gid", gid]);
     }
-    arguments.push(name);
+    arguments.extend(["--", name]);
     match accounts.groups.find(name) {
         None => run_program(machine, "groupadd", &arguments, TIMEOUT),
         Some(group) if state.gid.is_some_and(|gid| gid != group.gid) => {
@@ -115,19 +118,47 @@ fn run_with_options(
     for (option, value) in options {
         arguments.extend([*option, value]);
     }
-    arguments.push(name);
+    arguments.extend(["--", name]);
     run_program(machine, program, &arguments, TIMEOUT)
 }
 
 /// Removes a user, if it exists.
 ///
+/// The login is locked and expires first, because `userdel` fails while the user has a process. Then
+/// all processes of the user are killed. `keeps_group`: the group of the same name stays.
+///
 /// # Errors
-/// A sentence: the program has failed.
-pub(crate) fn remove_user(machine: &Machine, root: &RootFolder, name: &str) -> Result<(), String> {
-    if Accounts::read(root)?.users.find(name).is_none() {
+/// A sentence: a program has failed, and whether the login is locked.
+pub(crate) fn remove_user(
+    machine: &Machine,
+    root: &RootFolder,
+    (name, keeps_group): (&str, bool),
+) -> Result<(), String> {
+    let accounts = Accounts::read(root)?;
+    let Some(user) = accounts.users.find(name) else { return Ok(()) };
+    if user.uid == 0 {
+        return Err("a user with the number 0 is not removed".to_owned());
+    }
+    let lock = ["--lock", "--expiredate", "1", "--", name];
+    run_program(machine, "usermod", &lock, TIMEOUT)?;
+    let locked = |error: String| format!("{error}; the login of the user is locked");
+    let is_own_group = accounts.groups.find(name).is_some_and(|group| group.gid == user.gid);
+    if keeps_group && is_own_group {
+        // userdel removes a group that has the name of the user and is its primary group.
+        let group = ["--gid", SPARE_GROUP, "--", name];
+        run_program(machine, "usermod", &group, TIMEOUT).map_err(locked)?;
+    }
+    let remove = || run_program(machine, "userdel", &["--", name], TIMEOUT);
+    if remove().is_ok() {
         return Ok(());
     }
-    run_program(machine, "userdel", &[name], TIMEOUT)
+    // They fail if the user has no session or no process.
+    let _ = run_program(machine, "loginctl", &["terminate-user", "--", name], TIMEOUT);
+    if accounts.users.count_uid(user.uid) == 1 {
+        let uid = user.uid.to_string();
+        let _ = run_program(machine, "pkill", &["-KILL", "-U", &uid], TIMEOUT);
+    }
+    remove().map_err(locked)
 }
 
 /// Removes a group, if it exists.
@@ -138,5 +169,5 @@ pub(crate) fn remove_group(machine: &Machine, root: &RootFolder, name: &str) -> 
     if Accounts::read(root)?.groups.find(name).is_none() {
         return Ok(());
     }
-    run_program(machine, "groupdel", &[name], TIMEOUT)
+    run_program(machine, "groupdel", &["--", name], TIMEOUT)
 }

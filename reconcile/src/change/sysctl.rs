@@ -53,6 +53,12 @@ fn render_line(key: &str, value: Option<&str>, stored: &HashMap<String, String>)
     Some(format!("{key} = {}\n", value.trim()))
 }
 
+/// The value of the running kernel, if it has one that can be read.
+pub(crate) fn read_running_value(root: &RootFolder, key: &str) -> Option<String> {
+    let path = format!("{SYSCTL_FOLDER}/{}", sysctl_path(key)?);
+    crate::check::read_kernel_value(root, &path).ok()
+}
+
 /// Sets the value of the running kernel, if it differs. A machine without `/proc/sys` has none.
 ///
 /// # Errors

@@ -72,18 +72,24 @@ pub(crate) fn run_systemctl(
     }
 }
 
-/// Whether a unit is enabled, and whether it runs.
-pub(crate) fn query_unit(machine: &Machine, unit: &str) -> (bool, bool) {
-    let prints = |verb: &str, words: &[&str]| {
+/// Whether a unit is enabled, and whether it runs; `None` if that is not known.
+pub(crate) fn query_unit(machine: &Machine, unit: &str) -> (Option<bool>, Option<bool>) {
+    let query = |verb: &str, words: &[&str]| {
         let program = Program {
             name: "systemctl".to_owned(),
             arguments: [verb, "--", unit].map(str::to_owned).to_vec(),
             timeout: QUERY_TIMEOUT,
         };
-        let output = machine.programs.run(&program).map(|output| output.stdout);
-        let output = String::from_utf8_lossy(&output.unwrap_or_default()).into_owned();
-        words.contains(&output.trim())
+        let output = machine.programs.run(&program).ok()?;
+        let state = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if !state.is_empty() {
+            return Some(words.contains(&state.as_str()));
+        }
+        // Older versions print no state of a unit without a file.
+        let error = String::from_utf8_lossy(&output.stderr);
+        let is_missing = error.contains("No such file") || error.contains("does not exist");
+        is_missing.then_some(false)
     };
-    let is_enabled = prints("is-enabled", &["enabled", "enabled-runtime"]);
-    (is_enabled, prints("is-active", &["active", "reloading", "activating", "refreshing"]))
+    let is_enabled = query("is-enabled", &["enabled", "enabled-runtime"]);
+    (is_enabled, query("is-active", &["active", "reloading", "activating", "refreshing"]))
 }

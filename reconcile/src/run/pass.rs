@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::{RunPlan, Stage};
+use super::plan::{EntryChange, RunPlan, Stage};
 use super::progress::{RunFailure, RunProgress};
 use crate::files::{FilePlan, RemovalSet};
 use crate::scope::EntryScope;
@@ -33,10 +33,23 @@ pub(crate) struct PassFiles {
     pub stale: RemovalSet,
     /// The new text of the file of kernel settings; `None` if it is removed, or does not change.
     pub settings: Option<String>,
+    /// Why the files cannot be planned. The entries of their steps then fail.
+    pub error: Option<String>,
+}
+
+/// An attempt of a step that begins. If the step has no [`CompletedStep`], the run was interrupted
+/// in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BegunStep {
+    /// Index in the plan of the pass.
+    pub index: usize,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
 }
 
 /// A step of a pass that is complete.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CompletedStep {
     /// Index in the plan of the pass.
@@ -44,6 +57,15 @@ pub struct CompletedStep {
     /// What has failed in it. A step with failures is complete as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<RunFailure>,
+    /// What the step has changed of entries that have failed, for example one of two files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partial_changes: Vec<EntryChange>,
+    /// Whether the step was not attempted again after interruptions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_interrupted: bool,
+    /// Whether a reversal may restore more files or kernel values if it is repeated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub can_restore_more: bool,
 }
 
 /// A run as a journal has stored it.
@@ -53,6 +75,9 @@ pub struct StoredRun {
     pub pass: RunPass,
     /// In the order of the steps.
     pub completed: Vec<CompletedStep>,
+    /// The attempts of steps, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub begun: Vec<BegunStep>,
 }
 
 /// Stores the progress of a run durably. A call returns when the data is on the disk.
@@ -62,6 +87,13 @@ pub trait RunJournal {
     /// # Errors
     /// The pass is not stored. The run stops.
     fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError>;
+
+    /// Adds an attempt of a step, before it begins. Without this record, a step that kills the agent
+    /// or the machine is repeated for ever.
+    ///
+    /// # Errors
+    /// The attempt is not stored. The run stops, and the step does not begin.
+    fn begin_step(&mut self, step: &BegunStep) -> Result<(), JournalError>;
 
     /// Adds a step that is complete.
     ///
@@ -83,6 +115,10 @@ impl RunJournal for NoJournal {
         Ok(())
     }
 
+    fn begin_step(&mut self, _step: &BegunStep) -> Result<(), JournalError> {
+        Ok(())
+    }
+
     fn complete_step(&mut self, _step: &CompletedStep) -> Result<(), JournalError> {
         Ok(())
     }
@@ -97,14 +133,24 @@ pub struct MemoryJournal {
 
 impl RunJournal for MemoryJournal {
     fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError> {
-        self.stored = Some(StoredRun { pass: pass.clone(), completed: Vec::new() });
+        self.stored =
+            Some(StoredRun { pass: pass.clone(), completed: Vec::new(), begun: Vec::new() });
+        Ok(())
+    }
+
+    fn begin_step(&mut self, step: &BegunStep) -> Result<(), JournalError> {
+        self.stored()?.begun.push(*step);
         Ok(())
     }
 
     fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
-        let stored = self.stored.as_mut();
-        let stored = stored.ok_or_else(|| JournalError("the run has no pass".to_owned()))?;
-        stored.completed.push(step.clone());
+        self.stored()?.completed.push(step.clone());
         Ok(())
+    }
+}
+
+impl MemoryJournal {
+    fn stored(&mut self) -> Result<&mut StoredRun, JournalError> {
+        self.stored.as_mut().ok_or_else(|| JournalError("the run has no pass".to_owned()))
     }
 }

@@ -12,6 +12,9 @@ pub struct RunPlan {
     pub steps: Vec<PlannedStep>,
     /// Whether systemd runs. Otherwise nothing restarts.
     pub has_systemd: bool,
+    /// Whether the plan has an action that is due since an earlier run.
+    #[serde(default)]
+    pub has_pending_actions: bool,
 }
 
 /// One step of a run, with the entries that it corrects.
@@ -34,7 +37,7 @@ pub struct EntryChange {
     pub differences: Vec<Difference>,
 }
 
-/// The kind of a step. Each step can be repeated after it was killed.
+/// The kind of a step. Each step except actions can be repeated after it was killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Step {
@@ -125,31 +128,46 @@ pub(crate) enum Stage {
     PreActions,
     Packages,
     Entries,
+    /// What cannot be restored is removed when everything else is done.
+    Removals,
 }
 
 impl RunPlan {
-    /// Whether the machine is as the document describes, and nothing is pending. Actions that run
-    /// always do not count.
+    /// Whether the machine is as the document describes, and nothing is pending. Other actions than
+    /// those that are due since an earlier run do not count.
     pub fn is_empty(&self) -> bool {
         let is_action = |step: &PlannedStep| {
             matches!(step.step, Step::PreAction { .. } | Step::PostAction { .. })
         };
-        self.steps.iter().all(is_action)
+        !self.has_pending_actions && self.steps.iter().all(is_action)
     }
 
-    /// The steps of the first part that has any.
-    pub(crate) fn first_stage(&self) -> Option<(Stage, Self)> {
-        let stage = self.steps.iter().map(|step| step.step.stage()).min()?;
-        let steps = self.steps.iter().filter(|step| step.step.stage() == stage).cloned().collect();
-        Some((stage, Self { steps, has_systemd: self.has_systemd }))
+    /// The steps of the first part that has any, from a part on.
+    pub(crate) fn first_stage(&self, earliest: Stage) -> Option<(Stage, Self)> {
+        let stages = self.steps.iter().scan(Stage::PreActions, |previous, planned| {
+            *previous = planned.step.stage(*previous);
+            Some((*previous, planned))
+        });
+        let stages: Vec<(Stage, &PlannedStep)> =
+            stages.filter(|(stage, _)| *stage >= earliest).collect();
+        let first = stages.iter().map(|(stage, _)| *stage).min()?;
+        let steps = stages.into_iter().filter(|(stage, _)| *stage == first);
+        let steps = steps.map(|(_, planned)| planned.clone()).collect();
+        Some((first, Self { steps, ..self.clone() }))
     }
 }
 
 impl Step {
-    fn stage(&self) -> Stage {
+    /// The part of a step that follows a step of another part.
+    fn stage(&self, previous: Stage) -> Stage {
         match self {
             Self::PreAction { .. } => Stage::PreActions,
             Self::WriteSources | Self::ChangePackages { .. } => Stage::Packages,
+            Self::RemoveUser { .. } | Self::RemoveGroup { .. } | Self::RemoveStaleFiles => {
+                Stage::Removals
+            }
+            // Files that are removed last may be unit files.
+            _ if previous == Stage::Removals => Stage::Removals,
             _ => Stage::Entries,
         }
     }

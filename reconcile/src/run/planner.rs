@@ -6,6 +6,7 @@ use evenkeel_configuration::Component;
 use evenkeel_configuration::document::{
     ActionTiming, Bundle, Desired, Document, Entry, ExtraKind, PackageState, UnitCommand, UnitState,
 };
+use evenkeel_configuration::revision::revision;
 
 use super::document_index::{DocumentIndex, actions_of, is_present, runs_always};
 use super::plan::{EntryChange, PlannedStep, RunPlan, Step, UnitAction};
@@ -16,6 +17,7 @@ use crate::change::{PackageRequest, PackageTarget};
 use crate::check::{MachineCheck, must_be_enabled, must_run};
 use crate::finding::{Difference, EntryKey};
 use crate::names::{AGENT_UNIT, is_in_unit_folder, is_template};
+use crate::protection::is_part_of_agent;
 use crate::scope::EntryScope;
 
 /// Plans what makes the machine as the document describes it. `check` is the result of
@@ -27,7 +29,7 @@ pub fn plan(
     state: &NodeState,
 ) -> RunPlan {
     let index = DocumentIndex::new(document);
-    let progress = RunProgress::new(state.clone(), &index);
+    let progress = RunProgress::new(state.clone(), &index, &revision(document));
     plan_rest(check, &index, scope, &progress)
 }
 
@@ -46,7 +48,9 @@ pub(super) fn plan_rest(
     planner.plan_unit_states(&mut steps);
     planner.plan_post_actions(&mut steps);
     planner.plan_removals(&mut steps);
-    RunPlan { steps, has_systemd: check.has_systemd }
+    planner.plan_late_actions(&mut steps);
+    let has_pending_actions = planner.has_pending_actions();
+    RunPlan { steps, has_systemd: check.has_systemd, has_pending_actions }
 }
 
 struct Planner<'a> {
@@ -85,6 +89,12 @@ fn is_of_files(difference: &Difference) -> bool {
     matches!(difference, Difference::Existence | Difference::Content | Difference::DropIn { .. })
 }
 
+/// Whether a correction removes a user or a group, which a run does last.
+fn is_removal(correction: &Correction<'_>) -> bool {
+    let component = correction.entry.component();
+    matches!(component, Component::User | Component::UserGroup) && !is_present(correction.entry)
+}
+
 impl<'a> Planner<'a> {
     fn new(
         check: &'a MachineCheck,
@@ -105,8 +115,10 @@ impl<'a> Planner<'a> {
         });
         let corrections = covered.filter_map(|(bundle, entry)| {
             let differences = *checks.get(&entry.key())?;
+            let key = EntryKey::from_entry(entry);
             let is_planned = !differences.is_empty()
-                && !progress.attempted.contains(&EntryKey::from_entry(entry));
+                && !progress.attempted.contains(&key)
+                && !progress.has_interrupted(&key);
             is_planned.then_some(Correction { bundle, entry, differences })
         });
         let corrections = corrections.collect();
@@ -126,19 +138,22 @@ impl<'a> Planner<'a> {
     }
 
     /// The bundles of which an entry changes.
-    fn changed_bundles(&self) -> BTreeSet<&str> {
-        let of_entries = self.corrections.iter().map(|c| c.bundle.name.as_str());
+    fn changed_bundles(&self, is_included: impl Fn(&Correction<'_>) -> bool) -> BTreeSet<&str> {
+        let of_entries = self.corrections.iter().filter(|c| is_included(c));
+        let of_entries = of_entries.map(|c| c.bundle.name.as_str());
         let of_drop_ins = self.stale.drop_ins.keys();
         let of_drop_ins = of_drop_ins.filter_map(|unit| self.index.find_unit(unit));
         of_entries.chain(of_drop_ins.map(|(bundle, _)| bundle.name.as_str())).collect()
     }
 
     fn plan_pre_actions(&self) -> Vec<PlannedStep> {
-        let changed = self.changed_bundles();
+        let changed = self.changed_bundles(|_| true);
         let mut steps = Vec::new();
         for bundle in self.bundles() {
             for (name, action) in actions_of(bundle, ActionTiming::Pre) {
-                let is_due = runs_always(action) || changed.contains(bundle.name.as_str());
+                let key = EntryKey::new(Component::Action, name);
+                let is_always = runs_always(action) && !self.progress.has_interrupted(&key);
+                let is_due = is_always || changed.contains(bundle.name.as_str());
                 if is_due && !self.progress.pre_actions.contains(name) {
                     let (bundle, name) = (bundle.name.clone(), name.to_owned());
                     steps.push(Step::PreAction { bundle, name }.with(Vec::new()));
@@ -155,8 +170,7 @@ impl<'a> Planner<'a> {
         if !changes.is_empty() {
             steps.push(Step::WriteSources.with(changes));
         }
-        let mut request = PackageRequest::default();
-        let mut changes = Vec::new();
+        let (mut request, mut changes) = (PackageRequest::default(), Vec::new());
         for correction in self.of_component(Component::Package) {
             let name = &correction.entry.name;
             match &correction.entry.desired {
@@ -186,6 +200,9 @@ impl<'a> Planner<'a> {
         let is_included = move |key: &EntryKey| {
             is_removed
                 && key.component == component
+                && !is_part_of_agent(key)
+                && !self.progress.has_interrupted(key)
+                && !self.progress.failed_retirements.contains(key)
                 && !self.progress.attempted.contains(key)
                 && !self.stale.entries.contains(key)
         };
@@ -277,7 +294,9 @@ impl<'a> Planner<'a> {
     fn unit_commands(&self) -> BTreeMap<(bool, String), PlannedStep> {
         let mut commands = BTreeMap::new();
         let mut add = |unit: &str, command: UnitAction, change: Option<EntryChange>, is_due| {
-            if is_template(unit) || self.progress.failed_units.contains(unit) {
+            let is_refused = self.progress.failed_units.contains(unit)
+                || self.progress.has_interrupted(&EntryKey::unit(unit));
+            if is_template(unit) || is_refused {
                 return;
             }
             let key = (unit == AGENT_UNIT, unit.to_owned());
@@ -332,15 +351,42 @@ impl<'a> Planner<'a> {
         units
     }
 
+    /// Whether an action is due since an earlier run.
+    fn has_pending_actions(&self) -> bool {
+        let pending = &self.progress.state.pending_actions;
+        let mut actions = self.bundles().flat_map(|b| actions_of(b, ActionTiming::Post));
+        actions.any(|(name, _)| pending.contains(name) && self.progress.due_actions.contains(name))
+    }
+
     fn plan_post_actions(&self, steps: &mut Vec<PlannedStep>) {
-        let changed = self.changed_bundles();
+        let changed = self.changed_bundles(|correction| !is_removal(correction));
         for bundle in self.bundles() {
             for (name, _) in actions_of(bundle, ActionTiming::Post) {
                 let is_due = self.progress.due_actions.contains(name)
-                    || changed.contains(bundle.name.as_str());
+                    || (changed.contains(bundle.name.as_str())
+                        && !self.progress.failed_actions.contains(name));
                 if is_due {
                     let (bundle, name) = (bundle.name.clone(), name.to_owned());
                     steps.push(Step::PostAction { bundle, name }.with(Vec::new()));
+                }
+            }
+        }
+    }
+
+    /// Actions of bundles of which only users or groups are removed.
+    fn plan_late_actions(&self, steps: &mut Vec<PlannedStep>) {
+        let bundles: BTreeSet<&str> = self
+            .corrections
+            .iter()
+            .filter(|correction| is_removal(correction))
+            .map(|correction| correction.bundle.name.as_str())
+            .collect();
+        for bundle in self.bundles().filter(|bundle| bundles.contains(bundle.name.as_str())) {
+            for (name, _) in actions_of(bundle, ActionTiming::Post) {
+                let step = Step::PostAction { bundle: bundle.name.clone(), name: name.to_owned() };
+                let is_planned = steps.iter().any(|planned| planned.step == step);
+                if !is_planned && !self.progress.run_actions.contains(name) {
+                    steps.push(step.with(Vec::new()));
                 }
             }
         }

@@ -1,16 +1,19 @@
 //! What a run has done so far.
 
+mod changes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_configuration::Component;
-use evenkeel_configuration::document::ActionTiming;
+use evenkeel_configuration::document::{ActionSpec, ActionTiming, Desired};
 use serde::{Deserialize, Serialize};
 
 use super::document_index::{DocumentIndex, actions_of, runs_always};
+use super::ownership::hand_over;
+use super::pass::CompletedStep;
 use super::plan::{EntryChange, PlannedStep, Step, UnitAction};
-use super::state::{NodeState, RestartReason};
-use crate::finding::{Difference, EntryKey};
-use crate::names::is_in_unit_folder;
+use super::state::{Interruptions, NodeState, OwnedEntries};
+use crate::finding::EntryKey;
 
 /// A part of a run that has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +58,26 @@ pub(crate) struct RunProgress {
     pub pre_actions: BTreeSet<String>,
     /// Actions that must run after the change.
     pub due_actions: BTreeSet<String>,
+    /// Actions after the change that have run.
+    pub run_actions: BTreeSet<String>,
+    /// Actions after the change that have failed. They are not repeated in this run.
+    pub failed_actions: BTreeSet<String>,
     /// Units whose command has failed: it is not repeated in this run.
     pub failed_units: BTreeSet<String>,
+    /// Units without an entry that could not be disabled or stopped. Their files stay.
+    pub failed_retirements: BTreeSet<EntryKey>,
+    /// Steps that have interrupted the run. They are not repeated in this run.
+    pub interrupted: BTreeSet<EntryKey>,
+    /// The values of the running kernel before the run, of the settings that it has set.
+    pub kernel_values: BTreeMap<String, String>,
+    /// Why systemd has not read the unit files.
+    pub reload_failures: BTreeSet<String>,
+    /// What the node owned when a reversal began.
+    pub owned_before_reversal: OwnedEntries,
+    /// Whether the reversal could not restore a file or a kernel value.
+    pub has_failed_restoration: bool,
+    /// Whether a step of the reversal has failed.
+    pub has_failed_reversal_step: bool,
     /// Entries, and objects without an entry, that the run has changed.
     pub changed: BTreeSet<EntryKey>,
     /// What the run has done with units, for a reversal.
@@ -82,11 +103,23 @@ pub(crate) struct UnitChange {
 }
 
 impl RunProgress {
-    pub fn new(state: NodeState, index: &DocumentIndex<'_>) -> Self {
+    /// The progress of a run that begins. `revision` is the one of the document.
+    pub fn new(mut state: NodeState, index: &DocumentIndex<'_>, revision: &str) -> Self {
+        hand_over(&mut state.owned, index);
+        if state.interruptions.revision != revision {
+            state.interruptions = Interruptions::default();
+        }
         let bundles = index.document.bundles.iter();
-        let actions = bundles.flat_map(|bundle| actions_of(bundle, ActionTiming::Post));
-        let always = actions.filter(|(_, action)| runs_always(action));
-        let due_actions = always.map(|(name, _)| name.to_owned()).collect();
+        let actions: Vec<(&str, &ActionSpec)> =
+            bundles.flat_map(|bundle| actions_of(bundle, ActionTiming::Post)).collect();
+        state.pending_actions.retain(|name| actions.iter().any(|(other, _)| other == name));
+        let always = actions.iter().filter(|(name, action)| {
+            let key = EntryKey::new(Component::Action, *name);
+            runs_always(action) && !state.interruptions.entries.contains(&key)
+        });
+        let mut due_actions: BTreeSet<String> =
+            always.map(|(name, _)| (*name).to_owned()).collect();
+        due_actions.extend(state.pending_actions.iter().cloned());
         Self { old_state: state.clone(), state, due_actions, ..Self::default() }
     }
 
@@ -94,15 +127,19 @@ impl RunProgress {
     pub fn complete(
         &mut self,
         (planned, has_systemd): (&PlannedStep, bool),
-        failures: &[RunFailure],
+        result: &CompletedStep,
         index: &DocumentIndex<'_>,
     ) {
+        let failures = &result.failures;
         let has_failed =
             |key: &EntryKey| failures.iter().any(|failure| failure.entry.as_ref() == Some(key));
-        for change in planned.changes.iter().filter(|change| !has_failed(&change.entry)) {
+        let changed = planned.changes.iter().filter(|change| !has_failed(&change.entry));
+        let changed: Vec<&EntryChange> = changed.chain(&result.partial_changes).collect();
+        for change in &changed {
             self.complete_change(change, has_systemd, index);
         }
         let is_good = failures.is_empty();
+        self.has_failed_reversal_step |= self.is_reverting && !is_good;
         match &planned.step {
             Step::PreAction { bundle, name } => {
                 self.pre_actions.insert(name.clone());
@@ -111,61 +148,103 @@ impl RunProgress {
                 }
             }
             Step::PostAction { name, .. } => {
-                self.due_actions.remove(name);
+                let was_due = self.due_actions.remove(name);
+                if was_due {
+                    self.run_actions.insert(name.clone());
+                }
+                if was_due && !is_good && !result.is_interrupted {
+                    self.failed_actions.insert(name.clone());
+                }
             }
             Step::WriteSources => {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
-                self.state.has_old_package_lists |=
-                    planned.changes.iter().any(|change| !has_failed(&change.entry));
+                self.state.has_old_package_lists |= !changed.is_empty();
             }
-            Step::ReloadUnits => self.state.has_unread_units &= !is_good,
-            Step::RestoreFiles => self.state.has_unread_units |= has_systemd,
+            Step::ReloadUnits => {
+                self.state.has_unread_units &= !is_good;
+                let reasons = failures.iter().map(|failure| failure.reason.clone());
+                self.reload_failures.extend(reasons);
+                if is_good {
+                    // It makes up for an earlier one that has failed.
+                    let old = std::mem::take(&mut self.reload_failures);
+                    self.failures.retain(|failure| {
+                        failure.entry.is_some() || !old.contains(&failure.reason)
+                    });
+                }
+            }
+            Step::RestoreFiles => {
+                self.state.has_unread_units |= has_systemd;
+                self.has_failed_restoration |= result.can_restore_more || result.is_interrupted;
+            }
             Step::ChangePackages { .. } => {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
                 self.state.has_old_package_lists &= !is_good;
             }
             _ => self.complete_unit(planned, is_good, index),
         }
+        if result.is_interrupted {
+            self.record_interruption(planned);
+        }
         self.failures.extend_from_slice(failures);
     }
 
-    /// Records what a step that was stopped may have changed.
+    /// Notes what no later step, and maybe no later run, attempts again.
+    fn record_interruption(&mut self, planned: &PlannedStep) {
+        let keys = list_keys(planned);
+        let is_kept = matches!(
+            planned.step,
+            Step::PreAction { .. }
+                | Step::PostAction { .. }
+                | Step::SetKernelValue { .. }
+                | Step::RunUnit { .. }
+        );
+        if is_kept {
+            self.state.interruptions.entries.extend(keys.iter().cloned());
+        }
+        self.interrupted.extend(keys);
+    }
+
+    /// Whether an entry is not attempted again, because it has interrupted a run.
+    pub fn has_interrupted(&self, key: &EntryKey) -> bool {
+        self.interrupted.contains(key) || self.state.interruptions.entries.contains(key)
+    }
+
+    /// Records what a step that was stopped may have changed. `is_created` decides whether the node
+    /// owns an object.
     pub fn assume_changes(
         &mut self,
         (planned, has_systemd): (&PlannedStep, bool),
         index: &DocumentIndex<'_>,
+        is_created: impl Fn(&EntryKey) -> bool,
     ) {
+        let owned = self.state.owned.clone();
         for change in &planned.changes {
             self.complete_change(change, has_systemd, index);
-        }
-    }
-
-    fn complete_unit(&mut self, planned: &PlannedStep, is_good: bool, index: &DocumentIndex<'_>) {
-        match &planned.step {
-            Step::EnableUnit { unit } if is_good => self.unit(unit).enabled = Some(true),
-            Step::DisableUnit { unit } if is_good => self.unit(unit).enabled = Some(false),
-            Step::RetireUnit { unit, was_enabled, was_active, has_other_file } => {
-                let change = self.unit(unit);
-                if *has_other_file {
-                    change.has_new_files = true;
-                    self.state.add_restart(unit, RestartReason::UnitFiles);
-                    return;
-                }
-                change.enabled = was_enabled.then_some(false).or(change.enabled);
-                change.started = was_active.then_some(false).or(change.started);
-                self.state.clear_restart(unit);
+            let key = &change.entry;
+            if !owned.entries.contains(key) && !is_created(key) {
+                self.state.owned.entries.remove(key);
             }
-            Step::RunUnit { unit, .. } if is_good => self.state.clear_restart(unit),
-            Step::RunUnit { unit, .. } => {
-                if index.find_unit(unit).is_none() {
-                    // The document does not have the unit, so no run repeats the restart.
-                    self.state.clear_restart(unit);
-                }
-                self.failed_units.insert(unit.clone());
-                self.unit(unit).has_failed_restart = planned.changes.is_empty();
+        }
+        // What the step should remove may still exist.
+        self.state.owned.merge(owned);
+        match &planned.step {
+            Step::PostAction { name, .. } => drop(self.due_actions.remove(name)),
+            Step::EnableUnit { .. } | Step::DisableUnit { .. } | Step::RetireUnit { .. } => {
+                self.complete_unit(planned, true, index);
             }
             _ => {}
         }
+    }
+
+    /// The actions that the next run must run.
+    pub fn pending_actions(&self, index: &DocumentIndex<'_>) -> BTreeSet<String> {
+        let names = self.due_actions.iter().chain(&self.failed_actions);
+        let is_kept = |name: &&String| {
+            let entry = index.find(&EntryKey::new(Component::Action, name.as_str()));
+            let entry = entry.map(|(_, entry)| &entry.desired);
+            matches!(entry, Some(Desired::Action(action)) if !runs_always(action))
+        };
+        names.filter(is_kept).cloned().collect()
     }
 
     /// How many objects without an entry the run has changed, such as stale users.
@@ -176,95 +255,32 @@ impl RunProgress {
     fn unit(&mut self, name: &str) -> &mut UnitChange {
         self.units.entry(name.to_owned()).or_default()
     }
-
-    fn complete_change(
-        &mut self,
-        change: &EntryChange,
-        has_systemd: bool,
-        index: &DocumentIndex<'_>,
-    ) {
-        let key = &change.entry;
-        self.changed.insert(key.clone());
-        if let Some((bundle, _)) = index.find(key) {
-            let actions = actions_of(bundle, ActionTiming::Post);
-            self.due_actions.extend(actions.map(|(name, _)| name.to_owned()));
-        }
-        let is_present = index.has_present(key);
-        let owned = &mut self.state.owned;
-        if !is_present && change.has(&Difference::Existence) {
-            owned.remove(key);
-        } else if change.has(&Difference::Existence) || key.component == Component::Sysctl {
-            owned.entries.insert(key.clone());
-        }
-        match key.component {
-            Component::Unit => self.complete_unit_change(change, has_systemd, index),
-            Component::File => {
-                self.state.has_unread_units |= has_systemd && is_in_unit_folder(&key.name);
-                for unit in index.units_of_file(&key.name) {
-                    self.unit(unit).has_new_files = true;
-                    if has_systemd {
-                        let reason = RestartReason::File(key.name.clone());
-                        self.state.add_restart(unit, reason);
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn complete_unit_change(
-        &mut self,
-        change: &EntryChange,
-        has_systemd: bool,
-        index: &DocumentIndex<'_>,
-    ) {
-        let name = &change.entry.name;
-        let unit = index.find_unit(name);
-        let mut has_new_files = false;
-        for difference in &change.differences {
-            match difference {
-                Difference::DropIn { name: drop_in, is_missing } => {
-                    has_new_files = true;
-                    let owned = &mut self.state.owned;
-                    if unit.is_none_or(|(_, state)| !state.drop_ins.contains_key(drop_in)) {
-                        owned.remove_drop_in(name, drop_in);
-                    } else if *is_missing {
-                        let drop_ins = owned.drop_ins.entry(name.clone()).or_default();
-                        drop_ins.insert(drop_in.clone());
-                    }
-                }
-                Difference::Existence => {
-                    has_new_files = unit.is_some();
-                    self.unit(name).is_new |= unit.is_some();
-                }
-                Difference::Content => has_new_files = true,
-                Difference::Activity => {
-                    let is_started = unit.is_some_and(|(_, state)| crate::check::must_run(state));
-                    self.unit(name).started = Some(is_started);
-                }
-                _ => {}
-            }
-        }
-        // A unit without an entry whose unit file is removed is retired.
-        let is_retired = unit.is_none() && change.has(&Difference::Existence);
-        self.state.has_unread_units |= has_systemd && (has_new_files || is_retired);
-        if has_new_files && !is_retired {
-            self.unit(name).has_new_files = true;
-            if has_systemd {
-                self.state.add_restart(name, RestartReason::UnitFiles);
-            }
-        }
-    }
 }
 
-/// Whether a command of a unit is due, because of its activity or of a pending restart.
-pub(crate) fn is_command_due(planned: &PlannedStep, state: &NodeState) -> bool {
+/// Whether a step is due: a command of a unit because of its activity or of a pending restart, an
+/// action because an entry of its bundle has changed.
+pub(crate) fn is_step_due(planned: &PlannedStep, progress: &RunProgress) -> bool {
     match &planned.step {
         Step::RunUnit { unit, command, is_due } => {
-            let is_pending = state.pending_restarts.contains_key(unit);
+            let is_pending = progress.state.pending_restarts.contains_key(unit);
             let restarts = matches!(command, UnitAction::Restart | UnitAction::TryRestart);
             *is_due || !planned.changes.is_empty() || (restarts && is_pending)
         }
+        Step::PostAction { name, .. } => progress.due_actions.contains(name),
         _ => true,
+    }
+}
+
+/// The entries that a step concerns.
+pub(crate) fn list_keys(planned: &PlannedStep) -> Vec<EntryKey> {
+    match &planned.step {
+        Step::PreAction { name, .. } | Step::PostAction { name, .. } => {
+            vec![EntryKey::new(Component::Action, name)]
+        }
+        Step::RetireUnit { unit, .. }
+        | Step::EnableUnit { unit }
+        | Step::DisableUnit { unit }
+        | Step::RunUnit { unit, .. } => vec![EntryKey::unit(unit)],
+        _ => planned.changes.iter().map(|change| change.entry.clone()).collect(),
     }
 }

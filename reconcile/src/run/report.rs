@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Run;
 use super::plan::{RunPlan, UnitAction};
 use super::planner::{plan, unit_action};
-use super::progress::RunFailure;
+use super::progress::{RunFailure, RunProgress};
 use super::state::NodeState;
 use crate::check::{MachineCheck, must_run};
 use crate::finding::EntryKey;
@@ -41,8 +41,11 @@ pub enum RunOutcome {
     Succeeded,
     /// An entry is bad, or something has failed.
     Failed,
-    /// The run failed or was taken back: the files and units are as before.
+    /// The run failed or was reverted: the files, kernel values and units are as before.
     Reverted,
+    /// The run failed or was reverted, and the failures name what is not as before. If files or
+    /// kernel values are missing, [`Run::execute`] attempts the reversal again.
+    ReversalFailed,
 }
 
 /// Marks the entries that a run has changed, and adds why bad entries could not be corrected.
@@ -75,7 +78,7 @@ impl Run<'_> {
     }
 
     /// The failures, without those of entries that are good nevertheless.
-    fn failures(&self, check: &MachineCheck) -> Vec<RunFailure> {
+    pub(super) fn failures(&self, check: &MachineCheck) -> Vec<RunFailure> {
         let good: BTreeSet<EntryKey> = check
             .entries
             .iter()
@@ -83,10 +86,34 @@ impl Run<'_> {
             .map(|entry| EntryKey::new(entry.report.component, &entry.report.name))
             .collect();
         let is_left = |failure: &&RunFailure| {
-            is_final(failure, &self.progress.failed_units)
+            is_final(failure, &self.progress)
                 || failure.entry.as_ref().is_none_or(|key| !good.contains(key))
         };
-        self.progress.failures.iter().filter(is_left).cloned().collect()
+        let mut failures: Vec<RunFailure> =
+            self.progress.failures.iter().filter(is_left).cloned().collect();
+        failures.extend(self.old_interruptions(&good));
+        failures
+    }
+
+    /// Failures of entries that are not attempted, because they have interrupted an earlier run.
+    fn old_interruptions(&self, good: &BTreeSet<EntryKey>) -> Vec<RunFailure> {
+        let state = &self.progress.state;
+        let is_left = |key: &&EntryKey| {
+            let is_action = key.component == Component::Action;
+            let is_covered = self
+                .index
+                .find(key)
+                .is_some_and(|(bundle, _)| self.context.scope.covers_bundle(&bundle.name));
+            let is_pending = state.pending_restarts.contains_key(&key.name);
+            is_covered
+                && !is_action
+                && !self.progress.interrupted.contains(*key)
+                && (!good.contains(*key) || is_pending)
+        };
+        let reason = "the change has interrupted an earlier run twice; it is attempted again with \
+                      another revision of the document";
+        let keys = state.interruptions.entries.iter().filter(is_left);
+        keys.map(|key| RunFailure::of_entry(key.clone(), reason)).collect()
     }
 
     /// Ends the run.
@@ -94,6 +121,7 @@ impl Run<'_> {
         let failures = self.failures(&check);
         if outcome != RunOutcome::Audited {
             self.update_state(&bad_entries(&check));
+            self.store_pending();
         }
         let state = self.progress.state.clone();
         let remaining = plan(&check, self.context.document, self.context.scope, &state);
@@ -101,6 +129,15 @@ impl Run<'_> {
         complete_report(&mut report, &self.progress.changed, &failures);
         let changed = self.progress.changed.clone();
         RunReport { outcome, report, remaining, changed, failures, state }
+    }
+
+    /// Records what the next run must know: the actions that are due, and interruptions.
+    pub(super) fn store_pending(&mut self) {
+        self.progress.state.pending_actions = self.progress.pending_actions(&self.index);
+        let interruptions = &mut self.progress.state.interruptions;
+        if !interruptions.entries.is_empty() {
+            interruptions.revision.clone_from(&self.revision);
+        }
     }
 
     /// Records which units use owned files, and removes reasons that no restart will remove, and
@@ -138,12 +175,12 @@ pub(super) fn bad_entries(check: &MachineCheck) -> BTreeSet<EntryKey> {
     bad.map(|entry| EntryKey::new(entry.report.component, &entry.report.name)).collect()
 }
 
-/// Whether a failure stays although its entry is good: an action or a restart is not attempted
-/// again in the run.
-pub(super) fn is_final(failure: &RunFailure, failed_units: &BTreeSet<String>) -> bool {
+/// Whether a failure stays although its entry is good: an action, a restart, the removal of a unit
+/// or an interrupted step is not attempted again in the run.
+pub(super) fn is_final(failure: &RunFailure, progress: &RunProgress) -> bool {
     failure.entry.as_ref().is_none_or(|key| match key.component {
         Component::Action => true,
-        Component::Unit => failed_units.contains(&key.name),
-        _ => false,
+        Component::Unit if progress.failed_units.contains(&key.name) => true,
+        _ => progress.failed_retirements.contains(key) || progress.interrupted.contains(key),
     })
 }

@@ -1,14 +1,14 @@
 //! The files that the steps of a pass write and remove.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use evenkeel_configuration::Component;
 use evenkeel_configuration::document::{Desired, PackageSourceState};
 
 use super::document_index::DocumentIndex;
-use super::pass::PassFiles;
-use super::plan::{EntryChange, RunPlan, Step};
+use super::pass::{CompletedStep, PassFiles};
+use super::plan::{EntryChange, PlannedStep, RunPlan, Step};
 use super::progress::RunFailure;
 use crate::change::render_settings;
 use crate::check::render_source;
@@ -26,8 +26,8 @@ use crate::scope::EntryScope;
 #[derive(Debug, Default)]
 pub(super) struct PassSpecs<'a> {
     pub specs: Vec<FileSpec<'a>>,
-    /// By index of the spec.
-    entries: Vec<Vec<EntryKey>>,
+    /// What each spec corrects, by index of the spec.
+    entries: Vec<Vec<(EntryKey, Difference)>>,
     /// Entries without a spec.
     pub failures: Vec<RunFailure>,
 }
@@ -50,7 +50,8 @@ impl<'a> PassSpecs<'a> {
         }
         let settings_keys = changes.iter().map(|change| &change.entry);
         let settings_keys = settings_keys.filter(|key| key.component == Component::Sysctl);
-        let settings_keys: Vec<EntryKey> = settings_keys.cloned().collect();
+        let settings_keys: Vec<(EntryKey, Difference)> =
+            settings_keys.map(|key| (key.clone(), Difference::Content)).collect();
         if !settings_keys.is_empty() {
             let spec = match settings {
                 Some(text) => FileSpec::root_file(SYSCTL_FILE, TEXT_MODE, text),
@@ -62,16 +63,16 @@ impl<'a> PassSpecs<'a> {
         specs
     }
 
-    fn add(&mut self, key: &EntryKey, spec: FileSpec<'a>) {
+    fn add(&mut self, key: &EntryKey, difference: &Difference, spec: FileSpec<'a>) {
         self.specs.push(spec);
-        self.entries.push(vec![key.clone()]);
+        self.entries.push(vec![(key.clone(), difference.clone())]);
     }
 
     fn add_file(&mut self, change: &EntryChange, index: &DocumentIndex<'a>) {
         let Some((_, entry)) = index.find(&change.entry) else { return };
         let Desired::File(state) = &entry.desired else { return };
         match FileSpec::from_entry(&entry.name, state) {
-            Ok(spec) => self.add(&change.entry, spec),
+            Ok(spec) => self.add(&change.entry, &Difference::Content, spec),
             Err(error) => {
                 self.failures.push(RunFailure::of_entry(change.entry.clone(), error.to_string()));
             }
@@ -87,10 +88,10 @@ impl<'a> PassSpecs<'a> {
                     let path = unit_file_path(&key.name);
                     match state.map(|state| &state.content) {
                         Some(Some(text)) => {
-                            self.add(key, FileSpec::root_file(path, TEXT_MODE, text));
+                            self.add(key, difference, FileSpec::root_file(path, TEXT_MODE, text));
                         }
                         Some(None) => {}
-                        None => self.add(key, FileSpec::absent(path)),
+                        None => self.add(key, difference, FileSpec::absent(path)),
                     }
                 }
                 Difference::DropIn { name, .. } => {
@@ -99,7 +100,7 @@ impl<'a> PassSpecs<'a> {
                         Some(text) => FileSpec::root_file(path, TEXT_MODE, text),
                         None => FileSpec::absent(path),
                     };
-                    self.add(key, spec);
+                    self.add(key, difference, spec);
                 }
                 _ => {}
             }
@@ -111,47 +112,74 @@ impl<'a> PassSpecs<'a> {
         let (source, source_key) = (source_path(&key.name), source_key_path(&key.name));
         let desired = index.find(key).map(|(_, entry)| &entry.desired);
         let Some(Desired::PackageSource(state)) = desired else {
-            self.add(key, FileSpec::absent(source));
-            self.add(key, FileSpec::absent(source_key));
+            self.add(key, &Difference::Content, FileSpec::absent(source));
+            self.add(key, &Difference::Content, FileSpec::absent(source_key));
             return;
         };
+        // The node owns the source as soon as it has created one of the two files.
+        let existence = Difference::Existence;
+        let difference = if change.has(&existence) { existence } else { Difference::Content };
         if let Some(text) = &state.key {
-            self.add(key, FileSpec::root_file(source_key, TEXT_MODE, text));
+            self.add(key, &difference, FileSpec::root_file(source_key, TEXT_MODE, text));
         }
-        self.add(key, source_spec(source, &key.name, state));
+        self.add(key, &difference, source_spec(source, &key.name, state));
     }
 
-    /// The failures of entries in the reports of a step, and of those that were refused.
-    pub fn failures_of(
+    /// Adds the failures in the reports of a step and those of refused files to its result, and
+    /// what has changed of the entries that have failed.
+    pub fn add_failures(
         &self,
         root: &RootFolder,
         refused: &[RefusedFile],
         reports: &[ChangeReport],
-    ) -> Vec<RunFailure> {
+        result: &mut CompletedStep,
+    ) {
         let failed = reports.iter().flat_map(|report| &report.failed);
         let failed = failed.map(|error| (error.path.as_str(), error.to_string()));
         let refused = refused.iter().map(|file| (file.path.as_str(), file.reason.clone()));
         let failed: Vec<(&str, String)> = refused.chain(failed).collect();
         if failed.is_empty() {
-            return Vec::new();
+            return;
         }
-        let mut entries: HashMap<String, &Vec<EntryKey>> = HashMap::new();
-        for (spec, keys) in self.specs.iter().zip(&self.entries) {
-            entries.insert(root.real_path(&spec.path), keys);
-            entries.insert(spec.path.clone().into_owned(), keys);
+        let mut indices: HashMap<String, usize> = HashMap::new();
+        for (index, spec) in self.specs.iter().enumerate() {
+            indices.insert(root.real_path(&spec.path), index);
+            indices.insert(spec.path.clone().into_owned(), index);
         }
-        let mut failures = Vec::new();
+        let mut failed_specs = BTreeSet::new();
         for (path, reason) in failed {
             // A name in a directory with `prune` belongs to the directory.
             let mut paths = std::iter::successors(Some(path), |path| Some(split_parent(path)?.0));
-            match paths.find_map(|path| entries.get(path)) {
-                Some(keys) => failures.extend(
-                    keys.iter().map(|key| RunFailure::of_entry(key.clone(), reason.as_str())),
-                ),
-                None => failures.push(RunFailure::of_run(reason)),
+            let Some(index) = paths.find_map(|path| indices.get(path)) else {
+                result.failures.push(RunFailure::of_run(reason));
+                continue;
+            };
+            failed_specs.insert(*index);
+            let keys = self.entries[*index].iter();
+            let failures = keys.map(|(key, _)| RunFailure::of_entry(key.clone(), reason.as_str()));
+            result.failures.extend(failures);
+        }
+        self.add_partial_changes(&failed_specs, result);
+    }
+
+    fn add_partial_changes(&self, failed_specs: &BTreeSet<usize>, result: &mut CompletedStep) {
+        let failed = failed_specs.iter().flat_map(|index| &self.entries[*index]);
+        let failed: BTreeSet<&EntryKey> = failed.map(|(key, _)| key).collect();
+        let mut changes: BTreeMap<&EntryKey, Vec<Difference>> = BTreeMap::new();
+        for (index, entries) in self.entries.iter().enumerate() {
+            let is_partial = |key: &EntryKey| {
+                matches!(key.component, Component::Unit | Component::PackageSource)
+                    && failed.contains(key)
+            };
+            if !failed_specs.contains(&index) {
+                for (key, difference) in entries.iter().filter(|(key, _)| is_partial(key)) {
+                    changes.entry(key).or_default().push(difference.clone());
+                }
             }
         }
-        failures
+        let changes = changes.into_iter();
+        let changes = changes.map(|(key, differences)| EntryChange::new(key.clone(), differences));
+        result.partial_changes = changes.collect();
     }
 }
 
@@ -174,7 +202,11 @@ pub(super) struct FilePlanning<'a, 'd> {
 impl FilePlanning<'_, '_> {
     /// Plans the files of the steps of a pass. Reads the machine and changes nothing.
     pub fn plan(&self, plan: &RunPlan) -> Result<PassFiles, FileError> {
-        if !plan.steps.iter().any(|planned| planned.step.changes_files()) {
+        // A reversal restores files also if accounts cannot be read any more.
+        let is_planned = |planned: &PlannedStep| {
+            matches!(planned.step, Step::WriteSources | Step::WriteFiles | Step::RemoveStaleFiles)
+        };
+        if !plan.steps.iter().any(is_planned) {
             return Ok(PassFiles::default());
         }
         let mut managed = ManagedPaths::from_document(self.index.document);

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_configuration::Component;
 
 use super::document_index::DocumentIndex;
+use super::ownership::list_paths;
 use super::plan::EntryChange;
 use super::progress::RunProgress;
 use super::state::OwnedEntries;
 use crate::files::ManagedPaths;
 use crate::finding::{Difference, EntryKey};
+use crate::names::{drop_in_path, is_same_package};
+use crate::protection::is_part_of_agent;
 use crate::scope::EntryScope;
 
 /// What earlier runs have created and the document does not have any more.
@@ -38,11 +41,20 @@ impl StaleEntries {
         }
         let mut managed = ManagedPaths::from_document(index.document);
         managed.insert_failed_entries(&scope.failed_entries);
+        let failed = scope.failed_entries.iter();
+        let failed_packages: Vec<&EntryKey> =
+            failed.filter(|key| key.component == Component::Package).collect();
+        let is_failed_package =
+            |name: &str| failed_packages.iter().any(|key| is_same_package(&key.name, name));
         let is_used = |key: &EntryKey| {
             index.find(key).is_some()
                 || scope.failed_entries.contains(key)
                 || progress.attempted.contains(key)
-                || (key.component == Component::File && managed.contains(&key.name))
+                || progress.failed_retirements.contains(key)
+                || progress.interrupted.contains(key)
+                || is_part_of_agent(key)
+                || list_paths(key).iter().any(|path| managed.contains(path))
+                || (key.component == Component::Package && is_failed_package(&key.name))
         };
         stale.entries = owned.entries.iter().filter(|key| !is_used(key)).cloned().collect();
         for (unit, drop_ins) in &owned.drop_ins {
@@ -54,6 +66,7 @@ impl StaleEntries {
             }
             let is_present = |drop_in: &String| {
                 entry.is_some_and(|(_, state)| state.drop_ins.contains_key(drop_in))
+                    || managed.contains(&drop_in_path(unit, drop_in))
             };
             let names: BTreeSet<String> =
                 drop_ins.iter().filter(|drop_in| !is_present(drop_in)).cloned().collect();

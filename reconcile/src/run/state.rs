@@ -12,6 +12,10 @@ use crate::finding::EntryKey;
 pub struct NodeState {
     pub owned: OwnedEntries,
     pub pending_restarts: PendingRestarts,
+    /// Actions that are due after a change of their bundle, and have not succeeded.
+    pub pending_actions: BTreeSet<String>,
+    /// What has interrupted runs, so that no run of the revision attempts it again.
+    pub interruptions: Interruptions,
     /// Whether unit files have changed since systemd has read them.
     pub has_unread_units: bool,
     /// Whether sources of packages have changed since packages were changed the last time.
@@ -30,6 +34,16 @@ pub struct OwnedEntries {
     /// The units that have an owned file in `filePaths`: they restart once before the file is
     /// removed.
     pub file_units: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Entries whose change has interrupted a run of a revision, for example because it has stopped the
+/// machine: an action once, a kernel value or a command of a unit twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Interruptions {
+    /// The revision of the document. Another revision attempts the entries again.
+    pub revision: String,
+    pub entries: BTreeSet<EntryKey>,
 }
 
 /// Why units must restart, by unit. A reason is added when a file changes, and removed when the
@@ -63,6 +77,10 @@ impl OwnedEntries {
         for (path, units) in other.file_units {
             self.file_units.entry(path).or_default().extend(units);
         }
+    }
+
+    pub(crate) fn add_drop_in(&mut self, unit: &str, drop_in: &str) {
+        self.drop_ins.entry(unit.to_owned()).or_default().insert(drop_in.to_owned());
     }
 
     pub(crate) fn remove_drop_in(&mut self, unit: &str, drop_in: &str) {

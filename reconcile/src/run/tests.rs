@@ -5,15 +5,19 @@ mod accounts_model;
 mod bundles;
 mod failures;
 mod fuse;
+mod interruptions;
 mod kills;
+mod moves;
 mod order;
+mod pending;
+mod protection;
 mod random;
 mod removals;
 mod restarts;
 mod reverts;
 mod systemd_model;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -50,6 +54,12 @@ struct NodeModel {
     calls: Vec<String>,
     /// Files that packages bring: a path and its content.
     package_files: BTreeMap<String, Vec<(String, String)>>,
+    /// The beginning of a call that kills the agent after its effect.
+    killing_call: Option<String>,
+    /// Beginnings of calls that fail, each once.
+    failing_calls: Vec<String>,
+    /// Users with processes.
+    busy_users: BTreeSet<String>,
     /// Packages that cannot be installed.
     broken_packages: Vec<String>,
 }
@@ -76,15 +86,34 @@ impl ProgramRunner for ModelPrograms {
         if !is_query {
             let call = format!("{} {}", program.name, arguments.join(" "));
             model.calls.push(call.replace(" -- ", " "));
+            if let Some(position) =
+                model.failing_calls.iter().position(|text| call.starts_with(text))
+            {
+                model.failing_calls.swap_remove(position);
+                let stderr = b"Connection timed out\n".to_vec();
+                return Ok(ProgramOutput { status: 1, stdout: Vec::new(), stderr });
+            }
         }
         let (status, output) = match program.name.as_str() {
             "systemctl" => model.systemd.run(&self.root, &arguments),
+            "pkill" => {
+                model.busy_users.clear();
+                (0, String::new())
+            }
+            "loginctl" => (1, "no session".to_owned()),
+            "userdel" if model.busy_users.contains(&program.arguments[1]) => {
+                (8, "userdel: user is currently used by process 7".to_owned())
+            }
             "/bin/sh" => (i32::from(arguments[1].starts_with("false")), String::new()),
             name => match accounts_model::run(&self.root, name, &program.arguments) {
                 Ok(()) => (0, String::new()),
                 Err(error) => (1, error),
             },
         };
+        let call = format!("{} {}", program.name, arguments.join(" "));
+        if !is_query && model.killing_call.as_ref().is_some_and(|text| call.starts_with(text)) {
+            self.fuse.burn();
+        }
         if !is_query && !self.fuse.pass() {
             return Err(killed());
         }
@@ -103,6 +132,9 @@ impl PackageInstaller for ModelPrograms {
         let update = if request.update_lists { "update " } else { "" };
         let install: Vec<&str> = request.install.iter().map(|t| t.name.as_str()).collect();
         model.calls.push(format!("packages {update}+{install:?} -{:?}", request.remove));
+        if model.killing_call.as_deref() == Some("packages") {
+            self.fuse.burn();
+        }
         let mut failures = Vec::new();
         for target in &request.install {
             if model.broken_packages.contains(&target.name) {
@@ -137,6 +169,7 @@ fn write(path: &Path, content: &str) {
 
 /// Sets the version of a package in dpkg's database.
 fn set_package(root: &Path, name: &str, version: Option<&str>) {
+    let name = crate::names::package_base_name(name);
     let path = root.join("var/lib/dpkg/status");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut stanzas: Vec<String> = text

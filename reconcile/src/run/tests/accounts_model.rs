@@ -19,6 +19,11 @@ struct AccountFiles<'a> {
 pub(super) fn run(root: &Path, program: &str, arguments: &[String]) -> Result<(), String> {
     let mut files = AccountFiles::read(root);
     let (name, options) = arguments.split_last().ok_or("no name")?;
+    let mut options: Vec<&String> = options.iter().collect();
+    if options.pop_if(|word| *word == "--").is_none() {
+        return Err("no -- before the name".to_owned());
+    }
+    options.retain(|option| *option != "--lock");
     let options: Vec<(&str, &str)> =
         options.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
     match program {
@@ -126,6 +131,7 @@ impl<'a> AccountFiles<'a> {
     fn change_user(&mut self, name: &str, options: &[(&str, &str)]) -> Result<(), String> {
         for (option, value) in options {
             let value = match *option {
+                "--gid" if *value == "nogroup" => "65534".to_owned(),
                 "--gid" => self.find_gid(value)?,
                 _ => (*value).to_owned(),
             };
@@ -139,6 +145,7 @@ impl<'a> AccountFiles<'a> {
                     self.set_groups(name, &value)?;
                     continue;
                 }
+                "--expiredate" => continue,
                 option => return Err(format!("unrecognized option '{option}'")),
             };
             let is_other = |user: &UserLine| user[0] != name && user[1] == value;

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 
 use crate::files::FaultPoint;
-use crate::run::{CompletedStep, JournalError, MemoryJournal, RunJournal, RunPass};
+use crate::run::{BegunStep, CompletedStep, JournalError, MemoryJournal, RunJournal, RunPass};
+
+/// Number of points of a fuse that a test has burnt.
+const BURNT: usize = usize::MAX / 2;
 
 /// Counts the points at which a run can be killed. After the given number nothing has an effect any
 /// more, as far as the machine is concerned.
@@ -33,11 +36,16 @@ impl Fuse {
 
     /// Passes a point. Returns whether the run is still alive.
     pub fn pass(&self) -> bool {
-        self.points.fetch_add(1, Ordering::Relaxed) < self.limit
+        self.points.fetch_add(1, Ordering::Relaxed) < self.limit.min(BURNT)
+    }
+
+    /// Kills the run now.
+    pub fn burn(&self) {
+        self.points.store(BURNT, Ordering::Relaxed);
     }
 
     pub fn is_burnt(&self) -> bool {
-        self.points() > self.limit
+        self.points() > self.limit.min(BURNT - 1)
     }
 
     pub fn points(&self) -> usize {
@@ -74,6 +82,12 @@ impl RunJournal for FusedJournal<'_> {
         let read: RunPass = serde_json::from_str(&json).unwrap();
         assert_eq!(&read, pass);
         self.journal.begin_pass(&read)?;
+        self.pass()
+    }
+
+    fn begin_step(&mut self, step: &BegunStep) -> Result<(), JournalError> {
+        self.pass()?;
+        self.journal.begin_step(step)?;
         self.pass()
     }
 

@@ -7,10 +7,13 @@ use proptest::sample::{select, subsequence};
 
 use evenkeel_configuration::document::{FileKind, UnitCommand};
 
-use super::kills::{end_state, run_given_up, run_killed};
+use super::kills::{check_calls, end_state, run_given_up, run_killed};
 use super::*;
 
 const PATHS: [&str; 4] = ["/etc/a", "/etc/b", "/etc/d/x", "/etc/e"];
+
+/// A unit file that is an entry of its own, or of a unit.
+const OWN_FILE: &str = "/etc/systemd/system/own.service";
 
 /// Random entries of a component: texts of YAML.
 type Entries = BoxedStrategy<Vec<String>>;
@@ -91,6 +94,9 @@ fn others() -> Entries {
     let parts = vec![
         entry_of("Package", "first", &["", "version: absent", "version: '2'", "version: '3'"]),
         entry_of("Package", "second", &["", "version: absent"]),
+        entry_of("Package", "'second:all'", &[""]),
+        entry_of("File", OWN_FILE, &["content: {inline: x}, mode: '0644'", "type: absent"]),
+        entry_of("Unit", "own.service", &["content: x", "content: x, dropIns: {a.conf: x}", ""]),
         entry_of("User", "web", &["", "groups: [staff]", "absent: true", "uid: 500, shell: /x"]),
         entry_of("User", "app", &["absent: true", "comment: x", "group: staff"]),
         entry_of("UserGroup", "staff", &["", "gid: 300", "gid: 33", "absent: true"]),
@@ -296,17 +302,23 @@ proptest! {
     ) {
         let mut node = node_of(&seed);
         node.run(&first);
+        node.take_calls();
         let fuse = Fuse::endless();
         let report = node.run_with(&second, &fuse).unwrap();
         let expected = end_state(&node, report);
+        let expected_calls = node.take_calls();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss,
             reason = "a random number below the number of points")]
         let point = (fuse.points() as f64 * position) as usize;
         let mut node = node_of(&seed);
         node.run(&first);
-        let end = run_killed(&mut node, &second, point);
-        end.assert_equals(&expected, &format!("killed at point {point} of {}", fuse.points()));
-        if end.has_succeeded() {
+        node.take_calls();
+        if let Some(end) = run_killed(&mut node, &second, &[point]) {
+            let label = format!("killed at point {point} of {}", fuse.points());
+            end.assert_equals(&expected, &label);
+            check_calls(&node, &expected_calls, 1, &label);
+        }
+        if expected.has_succeeded() {
             let mut node = node_of(&seed);
             node.run(&first);
             let end = run_given_up(&mut node, &second, point).without_changes();

@@ -29,6 +29,7 @@ fn what_earlier_runs_have_created_is_removed_with_its_entry() {
             "systemctl stop own.service",
             "systemctl daemon-reload",
             "systemctl restart web.service",
+            "usermod --lock --expiredate 1 web",
             "userdel web",
             "groupdel staff",
         ]
@@ -80,6 +81,7 @@ fn extras_are_removed_only_if_the_document_lists_their_kind() {
             "packages +[] -[\"extra\"]",
             "systemctl disable extra.service",
             "systemctl stop extra.service",
+            "usermod --lock --expiredate 1 ann",
             "userdel ann",
         ]
     );

@@ -25,12 +25,10 @@ fn a_run_that_fails_restores_files_and_units() {
     ]);
     let report = node.run(&document);
     assert_eq!(report.outcome, RunOutcome::Reverted);
-    assert!(
-        node.files
-            .tree()
-            .iter()
-            .all(|(path, text)| { tree.get(path) == Some(text) || text.ends_with("directory") })
-    );
+    for (path, text) in node.files.tree() {
+        let is_new_folder = !tree.contains_key(&path) && text.ends_with("directory");
+        assert!(is_new_folder || tree.get(&path) == Some(&text), "{path}: {text}");
+    }
     assert!(
         tree.keys().all(|path| root.join(path.trim_start_matches('/')).symlink_metadata().is_ok())
     );
@@ -92,11 +90,68 @@ fn a_unit_that_does_not_restart_after_a_reversal_restarts_in_the_next_run() {
     let document =
         revert_document(&[&file("/etc/a", "new"), &unit("web.service", "filePaths: [/etc/a]")]);
     node.model().systemd.broken.insert("web.service".to_owned());
-    assert_eq!(node.run(&document).outcome, RunOutcome::Reverted);
+    assert_eq!(node.run(&document).outcome, RunOutcome::ReversalFailed);
     let restart = "systemctl restart web.service";
     assert_eq!(node.take_calls(), [restart, "systemctl daemon-reload", restart]);
     node.model().systemd.broken.clear();
     let old = entries(&[&file("/etc/a", "old"), &unit("web.service", "filePaths: [/etc/a]")]);
     assert_eq!(node.run_well(&old), [restart]);
     node.check_unchanged(&old);
+}
+
+#[test]
+fn a_reversal_sets_the_old_values_of_the_kernel() {
+    let mut node = SimulatedNode::new();
+    let document = revert_document(&[
+        "component: Sysctl, name: vm.swappiness, desired: {value: '10'}",
+        "component: Action, name: post, desired: {command: 'false'}",
+    ]);
+    assert_eq!(node.run(&document).outcome, RunOutcome::Reverted);
+    assert_eq!(node.files.read("/proc/sys/vm/swappiness"), "60\n");
+    assert!(!node.files.path("/etc/sysctl.d/zz-evenkeel.conf").exists());
+}
+
+#[test]
+fn a_reversal_that_restores_not_all_files_keeps_the_way_back() {
+    let mut node = SimulatedNode::new();
+    node.files.write("/etc/a", "old");
+    let document = entries(&[&file("/etc/a", "new"), &file("/etc/b", "b")]);
+    let stop = || Err(JournalError(String::new()).into());
+    let stopped = node.run_and(&document, &Fuse::endless(), |run, journal| {
+        run.execute(journal)?;
+        stop()
+    });
+    assert!(stopped.is_err());
+    let reversed = node.run_and(&document, &Fuse::with_full_path("/etc/"), |run, journal| {
+        let report = run.revert(journal)?;
+        assert_eq!(report.outcome, RunOutcome::ReversalFailed);
+        assert!(!report.failures.is_empty());
+        assert!(report.state.owned.entries.contains(&EntryKey::file("/etc/b")));
+        assert!(run.discard_saved().is_err());
+        stop()
+    });
+    assert!(reversed.is_err() && node.files.read("/etc/a") == "new");
+    // The next attempt restores the rest.
+    let report = node.run(&document);
+    assert_eq!(report.outcome, RunOutcome::Reverted, "{report:#?}");
+    assert_eq!(node.files.read("/etc/a"), "old");
+    assert!(!node.files.path("/etc/b").exists());
+    assert_eq!(node.state, NodeState::default());
+}
+
+#[test]
+fn a_reversal_whose_plan_cannot_be_stored_has_not_begun() {
+    let mut node = SimulatedNode::new();
+    node.files.write("/etc/a", "old");
+    let document = entries(&[&file("/etc/a", "new")]);
+    let report = node.run_and(&document, &Fuse::endless(), |run, journal| {
+        run.execute(journal)?;
+        let mut full = MemoryJournal::default();
+        let fuse = Fuse::after(0);
+        let error = run.revert(&mut FusedJournal { journal: &mut full, fuse: &fuse }).unwrap_err();
+        assert!(matches!(error, RunError::Journal(_)));
+        run.revert(journal)
+    });
+    assert_eq!(report.unwrap().outcome, RunOutcome::Reverted);
+    assert_eq!(node.files.read("/etc/a"), "old");
 }
