@@ -10,7 +10,7 @@ use evenkeel_configuration::{Document, Entry};
 use evenkeel_reconcile::change::{PackageFailure, PackageInstaller, PackageRequest};
 use evenkeel_reconcile::files::NoFaults;
 use evenkeel_reconcile::machine::Machine;
-use evenkeel_reconcile::run::{Run, RunContext, RunError, RunReport};
+use evenkeel_reconcile::run::{Run, RunContext, RunError, RunOutcome, RunReport};
 use evenkeel_reconcile::scope::EntryScope;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -60,6 +60,7 @@ impl DocumentChange {
             "the agent is planning or beginning an update, or applies a document; try again later",
         )?;
         check_no_update(paths)?;
+        check_kernel_settings(paths, &document, &scope)?;
         let limits = registry.owner.limits()?;
         let entries = (&document, &scope);
         check_trusted_paths(paths.root(), paths.state(), &limits.configuration, entries)?;
@@ -144,7 +145,11 @@ impl DocumentChange {
         if report.state != self.store.load_state()? {
             self.store.store_state(&report.state)?;
         }
-        run.discard_saved()?;
+        match run.discard_saved() {
+            // The next run attempts the reversal again.
+            Err(_) if report.outcome == RunOutcome::ReversalFailed => return Ok(report),
+            discarded => discarded?,
+        }
         self.store.remove_run()?;
         Ok(report)
     }
@@ -198,6 +203,25 @@ fn check_no_update(paths: &AgentPaths) -> anyhow::Result<()> {
         "an update is in progress on this machine{phase}; `evenkeel-agent status` shows it. Try \
          again when it has ended"
     )
+}
+
+/// Checks that kernel settings would not be those of the machine that this process runs on.
+fn check_kernel_settings(
+    paths: &AgentPaths,
+    document: &Document,
+    scope: &EntryScope,
+) -> anyhow::Result<()> {
+    let is_setting = |entry: &Entry| matches!(entry.desired, Desired::Sysctl(_));
+    if !paths.is_own_system()
+        && entries_in_scope(document, scope).any(is_setting)
+        && paths.inside("/proc/sys/kernel").exists()
+    {
+        bail!(
+            "nothing was changed: the image has /proc mounted, so the entries Sysctl would change \
+             the kernel of this machine; unmount it"
+        );
+    }
+    Ok(())
 }
 
 fn has_downloads(document: &Document, scope: &EntryScope) -> bool {

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use evenkeel_reconcile::change::PackageRequest;
 use evenkeel_reconcile::run::{
-    CompletedStep, JournalError, PlannedStep, RunJournal, RunPass, RunPlan, Step, StoredRun,
+    BegunStep, CompletedStep, JournalError, PlannedStep, RunJournal, RunPass, RunPlan, Step,
+    StoredRun, UnitAction,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +34,6 @@ impl<'a, W: Write> ProgressJournal<'a, W> {
     pub fn resume(&mut self, stored: &StoredRun) {
         self.print("continuing the run that was interrupted");
         self.plan.clone_from(&stored.pass.plan);
-        self.print_step(stored.completed.last().map_or(0, |step| step.index + 1));
     }
 
     /// Whether the command should stop.
@@ -66,7 +66,14 @@ impl<W: Write> RunJournal for ProgressJournal<'_, W> {
         self.check_stop()?;
         self.journal.begin_pass(pass)?;
         self.plan.clone_from(&pass.plan);
-        self.print_step(0);
+        Ok(())
+    }
+
+    /// Prints the step. Steps that are not due do not begin.
+    fn begin_step(&mut self, step: &BegunStep) -> Result<(), JournalError> {
+        self.check_stop()?;
+        self.journal.begin_step(step)?;
+        self.print_step(step.index);
         Ok(())
     }
 
@@ -76,9 +83,7 @@ impl<W: Write> RunJournal for ProgressJournal<'_, W> {
         for failure in step.failures.iter().take(MAX_SHOWN_ENTRIES) {
             self.print(&format!("  failed: {}", failure.reason));
         }
-        self.check_stop()?;
-        self.print_step(step.index + 1);
-        Ok(())
+        self.check_stop()
     }
 }
 
@@ -103,7 +108,11 @@ fn describe_step(planned: &PlannedStep) -> String {
         Step::SetKernelValue { key } => format!("set {key}"),
         Step::EnableUnit { unit } => format!("enable {unit}"),
         Step::DisableUnit { unit } => format!("disable {unit}"),
-        Step::RunUnit { unit, .. } => format!("start, restart or stop {unit}, if that is due"),
+        Step::RunUnit { unit, command, .. } => match command {
+            UnitAction::Start => format!("start {unit}"),
+            UnitAction::Restart | UnitAction::TryRestart => format!("restart {unit}"),
+            UnitAction::Stop => format!("stop {unit}"),
+        },
         Step::RemoveUser { name } => format!("remove the user {name}"),
         Step::RemoveGroup { name } => format!("remove the group {name}"),
         Step::RemoveStaleFiles => format!("remove {}", entries()),

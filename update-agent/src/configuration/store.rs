@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_configuration::Document;
 use evenkeel_reconcile::run::{
-    CompletedStep, JournalError, NodeState, RunJournal, RunPass, StoredRun,
+    BegunStep, CompletedStep, JournalError, NodeState, RunJournal, RunPass, StoredRun,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,14 @@ struct RunHeader {
     format: u32,
 }
 
+/// A line about a step.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum StepLine<B, C> {
+    Begun(B),
+    Completed(C),
+}
+
 impl ConfigurationStore {
     /// Creates the folder. Only root can read it, because it has old contents of files.
     ///
@@ -83,7 +91,8 @@ impl ConfigurationStore {
         self.folder.join("state.json")
     }
 
-    /// The journal: a line with the version, one with the pass, and one for each complete step.
+    /// The journal: a line with the version, one with the pass, and one for each begin and end of a
+    /// step.
     fn journal_path(&self) -> PathBuf {
         self.folder.join("run.jsonl")
     }
@@ -171,10 +180,14 @@ impl FileRunJournal<'_> {
         replaced.map_err(|error| JournalError(evenkeel_kit::chain(&error).to_string()))
     }
 
-    fn append(&self, line: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().append(true).open(&self.path)?;
-        file.write_all(line)?;
-        file.sync_data()
+    fn append(&self, line: StepLine<&BegunStep, &CompletedStep>) -> Result<(), JournalError> {
+        let write = || {
+            let mut file = OpenOptions::new().append(true).open(&self.path)?;
+            file.write_all(&to_line(&line)?)?;
+            file.sync_data()
+        };
+        let path = self.path.display();
+        write().map_err(|error: io::Error| JournalError(format!("cannot write {path}: {error}")))
     }
 }
 
@@ -189,10 +202,12 @@ impl RunJournal for FileRunJournal<'_> {
         Self::replace(&self.path, &lines)
     }
 
+    fn begin_step(&mut self, step: &BegunStep) -> Result<(), JournalError> {
+        self.append(StepLine::Begun(step))
+    }
+
     fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
-        let path = self.path.display();
-        let appended = to_line(step).and_then(|line| self.append(&line));
-        appended.map_err(|error| JournalError(format!("cannot write {path}: {error}")))
+        self.append(StepLine::Completed(step))
     }
 }
 
@@ -213,8 +228,14 @@ fn parse_run(content: &[u8]) -> Result<StoredRun, String> {
         return Err(format!("it has the version {format}, and this agent reads {RUN_FORMAT}"));
     }
     let pass = parse_line(lines.next())?;
-    let completed = lines.map(|line| parse_line(Some(line))).collect::<Result<_, _>>()?;
-    Ok(StoredRun { pass, completed })
+    let (mut begun, mut completed) = (Vec::new(), Vec::new());
+    for line in lines {
+        match parse_line::<StepLine<BegunStep, CompletedStep>>(Some(line))? {
+            StepLine::Begun(step) => begun.push(step),
+            StepLine::Completed(step) => completed.push(step),
+        }
+    }
+    Ok(StoredRun { pass, completed, begun })
 }
 
 fn parse_line<T: DeserializeOwned>(line: Option<&[u8]>) -> Result<T, String> {
@@ -260,6 +281,10 @@ mod tests {
             self.0.begin_pass(pass)
         }
 
+        fn begin_step(&mut self, step: &BegunStep) -> Result<(), JournalError> {
+            self.0.begin_step(step)
+        }
+
         fn complete_step(&mut self, step: &CompletedStep) -> Result<(), JournalError> {
             self.0.complete_step(step)?;
             Err(JournalError("stopped".to_owned()))
@@ -299,6 +324,7 @@ mod tests {
         std::fs::write(store.journal_path(), &lines).unwrap();
         let found = store.load_run().unwrap().unwrap();
         assert_eq!((found.document, found.stored.completed.len()), (document.clone(), 1));
+        assert_eq!(found.stored.begun, [BegunStep { index: 0, attempt: 1 }]);
         let state = Run::resume(context, found.stored).unwrap().give_up().unwrap();
         assert_eq!(state.owned.entries.len(), 1);
         store.store_state(&state).unwrap();

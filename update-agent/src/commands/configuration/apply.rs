@@ -108,8 +108,17 @@ fn print_failures(report: &RunReport) {
     let is_reported =
         |failure: &RunFailure| failure.entry.as_ref().is_some_and(|entry| bad.contains(entry));
     let failures = report.failures.iter().filter(|failure| !is_reported(failure));
-    let reverted = (report.outcome == RunOutcome::Reverted)
-        .then(|| "the files and units were restored, because the change failed".to_owned());
+    let reverted = match report.outcome {
+        RunOutcome::Reverted => {
+            Some("the files and units were restored, because the change failed")
+        }
+        RunOutcome::ReversalFailed => Some(
+            "the change failed, and not everything is as before; run the command again to repeat \
+             the reversal",
+        ),
+        _ => None,
+    };
+    let reverted = reverted.map(str::to_owned);
     for line in failures.map(describe_failure).chain(reverted) {
         // There is no way to report that the error stream is closed.
         writeln!(io::stderr(), "{}", replace_controls(&line)).ok();
@@ -127,7 +136,7 @@ fn describe_failure(failure: &RunFailure) -> String {
 fn run_status(report: &RunReport) -> ExitCode {
     match report.outcome {
         RunOutcome::Audited | RunOutcome::Succeeded => report_status(&report.report),
-        RunOutcome::Failed | RunOutcome::Reverted => ExitCode::FAILURE,
+        RunOutcome::Failed | RunOutcome::Reverted | RunOutcome::ReversalFailed => ExitCode::FAILURE,
     }
 }
 

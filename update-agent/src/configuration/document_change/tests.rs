@@ -197,6 +197,19 @@ async fn a_document_that_changes_what_the_limits_trust_changes_nothing() {
 }
 
 #[tokio::test]
+async fn kernel_settings_of_an_image_do_not_change_the_kernel_that_runs() {
+    let fixture = Fixture::new();
+    let text = "bundles: [{name: all, entries: [
+        {component: Sysctl, name: kernel.panic, desired: {value: '7'}}]}]";
+    fixture.prepare(text).unwrap();
+    std::fs::create_dir_all(fixture.path("proc/sys/kernel")).unwrap();
+    std::fs::write(fixture.path("proc/sys/kernel/panic"), "0\n").unwrap();
+    let error = fixture.prepare(text).unwrap_err().to_string();
+    assert!(error.contains("the image has /proc mounted"), "{error}");
+    fixture.prepare(&files(&["/etc/motd"])).unwrap();
+}
+
+#[tokio::test]
 async fn packages_change_through_apt() {
     let fixture = Fixture::new();
     for (program, output) in [

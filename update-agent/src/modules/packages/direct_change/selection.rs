@@ -18,6 +18,9 @@ use crate::paths::AgentPaths;
 /// Begins what apt prints about a package that no source has.
 const UNKNOWN_PACKAGE: &str = "E: Unable to locate package ";
 
+/// What apt prints if it takes a name as a pattern of names.
+const SELECTIONS: [&str; 3] = [" for regex '", " for glob '", " for task '"];
+
 /// Most simulations for one request. A simulation takes up to a second.
 const MAX_SIMULATIONS: usize = 200;
 
@@ -152,6 +155,10 @@ impl<'a> RequestChecker<'a> {
         let output = self.tools.run(&command, FailureKind::Plan).await?;
         if !output.succeeded() {
             return Ok(Err(tool_failure(FailureKind::Plan, "apt-get --simulate", &output)));
+        }
+        if SELECTIONS.iter().any(|selection| output.combined_output().contains(selection)) {
+            let reason = "apt knows no package with this name, and would select others";
+            return Ok(Err(Failure::new(FailureKind::Plan, reason)));
         }
         let simulation = parse::parse_simulation(&output.stdout)
             .map_err(|line| unreadable_line(FailureKind::Plan, line))?;

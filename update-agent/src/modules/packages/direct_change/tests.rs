@@ -50,6 +50,7 @@ impl FakePackages {
         for name in names {
             match *name {
                 "base-" => lines += "Remv base [1.0]\nRemv shell [1.0]\n",
+                "php8.2" => lines += "Note, selecting 'php8x2' for regex 'php8.2'\n",
                 "needs-held" => lines += "Inst held [1.0] (2.0 Debian:12.1/stable [amd64])\n",
                 _ => {}
             }
@@ -259,6 +260,7 @@ async fn a_package_that_cannot_be_changed_does_not_stop_the_others() {
             "web one other",
             &["needs-held: it would change packages that are on hold: held"],
         ),
+        (&["web", "php8.2"], &[], "web", &["php8.2: apt knows no package with this name"]),
         (&["web", "anti-web"], &[], "web", &["anti-web: apt-get --simulate ended with status 100"]),
     ] {
         let fixture = Fixture::new();
