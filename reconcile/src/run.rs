@@ -223,12 +223,6 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// What the node keeps if the run is not continued: what its complete steps have created, and
-    /// the restarts that are due.
-    pub fn into_state(self) -> NodeState {
-        self.progress.state
-    }
-
     /// Runs to the end. Blocks.
     ///
     /// A document that only audits changes nothing. If the run fails and the document demands it,
@@ -295,8 +289,12 @@ impl<'a> Run<'a> {
     /// The files cannot be completed, or the old contents cannot be removed. It can be repeated.
     pub fn give_up(mut self) -> Result<NodeState, RunError> {
         let is_reverting = self.progress.is_reverting;
-        let step = self.pass.as_ref().and_then(|open| open.pass.plan.steps.get(open.next));
-        if step.is_some_and(|planned| is_reverting || planned.step.changes_files()) {
+        let open = self.pass.as_ref();
+        let is_half_done = open.is_some_and(|open| {
+            let planned = open.pass.plan.steps.get(open.next);
+            open.attempts > 0 && planned.is_some_and(|planned| planned.step.changes_files())
+        });
+        if is_reverting || is_half_done {
             if let Some(open) = self.pass.as_mut().filter(|_| !is_reverting) {
                 open.pass.plan.steps.truncate(open.next + 1);
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::programs::{run_for_status, run_program};
 use crate::machine::{Machine, Program};
-use crate::names::AGENT_UNIT;
+use crate::names::{AGENT_UNIT, is_template};
 
 /// systemd's own limit for a start or a stop is 90 seconds, and units may raise it.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(15);
@@ -55,6 +55,9 @@ pub(crate) fn run_systemctl(
     operation: UnitOperation,
     unit: Option<&str>,
 ) -> Result<(), String> {
+    // systemctl expands a pattern to the instances that are loaded.
+    let instances = unit.filter(|unit| is_template(unit)).map(|unit| unit.replacen('@', "@*", 1));
+    let unit = if operation.is_job() { instances.as_deref().or(unit) } else { unit };
     let mut arguments = Vec::with_capacity(4);
     if operation.is_job() && unit == Some(AGENT_UNIT) {
         arguments.push("--no-block");

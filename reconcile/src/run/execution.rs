@@ -100,8 +100,7 @@ fn restarts_agent(step: &Step) -> bool {
     matches!(step, Step::RunUnit { unit, .. } if unit.as_str() == AGENT_UNIT)
 }
 
-/// The result of a step that has interrupted the run too often. Its files may have changed, so that
-/// units restart; the node does not own them.
+/// The result of a step that has interrupted the run too often.
 fn interrupt_step(planned: &PlannedStep, reason: &str) -> CompletedStep {
     let failures = fail_step(planned, reason);
     CompletedStep { failures, is_interrupted: true, ..CompletedStep::default() }

@@ -296,9 +296,11 @@ impl<'a> Planner<'a> {
         let mut add = |unit: &str, command: UnitAction, change: Option<EntryChange>, is_due| {
             let is_refused = self.progress.failed_units.contains(unit)
                 || self.progress.has_interrupted(&EntryKey::unit(unit));
-            if is_template(unit) || is_refused {
+            if is_refused {
                 return;
             }
+            // A template has no process; its running instances have.
+            let command = if is_template(unit) { UnitAction::TryRestart } else { command };
             let key = (unit == AGENT_UNIT, unit.to_owned());
             let step = Step::RunUnit { unit: unit.to_owned(), command, is_due };
             commands.insert(key, step.with(change.into_iter().collect()));

@@ -76,6 +76,8 @@ pub(crate) struct RunProgress {
     pub owned_before_reversal: OwnedEntries,
     /// Whether the reversal could not restore a file or a kernel value.
     pub has_failed_restoration: bool,
+    /// How many failures the run had when its reversal began.
+    pub failures_before_reversal: usize,
     /// Whether a step of the reversal has failed.
     pub has_failed_reversal_step: bool,
     /// Entries, and objects without an entry, that the run has changed.
@@ -180,10 +182,24 @@ impl RunProgress {
                 self.attempted.extend(planned.changes.iter().map(|change| change.entry.clone()));
                 self.state.has_old_package_lists &= !is_good;
             }
-            _ => self.complete_unit(planned, is_good, index),
+            _ => {
+                // A repeated reversal is planned from what the run has done.
+                let units = self.is_reverting.then(|| self.units.clone());
+                self.complete_unit(planned, is_good, index);
+                self.units = units.unwrap_or_else(|| std::mem::take(&mut self.units));
+            }
         }
         if result.is_interrupted {
             self.record_interruption(planned);
+            if planned.step.changes_files() {
+                // Files may have changed, so that units restart. What exists is not known, so the
+                // node does not own it.
+                let owned = self.state.owned.clone();
+                for change in &planned.changes {
+                    self.complete_change(change, has_systemd, index);
+                }
+                self.state.owned = owned;
+            }
         }
         self.failures.extend_from_slice(failures);
     }

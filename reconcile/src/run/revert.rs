@@ -110,8 +110,11 @@ fn has_path(root: &RootFolder, path: &str) -> bool {
 impl RunProgress {
     /// Returns to the state before the run, except for packages and accounts, which stay.
     fn begin_reversal(&mut self) {
-        if !self.is_reverting {
+        if self.is_reverting {
+            self.failures.truncate(self.failures_before_reversal);
+        } else {
             self.owned_before_reversal = self.state.owned.clone();
+            self.failures_before_reversal = self.failures.len();
         }
         let is_restored = |key: &&EntryKey| {
             !matches!(key.component, Component::Package | Component::User | Component::UserGroup)

@@ -113,3 +113,29 @@ fn a_journal_with_a_gap_is_refused() {
     let error = node.run_with(&document, &Fuse::endless()).unwrap_err();
     assert_eq!(error, RunError::DamagedJournal(usize::MAX));
 }
+
+#[test]
+fn files_whose_change_was_interrupted_twice_restart_their_units() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web.service");
+    let document = entries(&[&file("/etc/a", "a"), &unit("web.service", "filePaths: [/etc/a]")]);
+    // The files are written, and the journal cannot store that.
+    let mut has_ended = false;
+    for point in (0..60).rev() {
+        node.run_with(&document, &Fuse::after(point)).ok();
+        let is_begun = |stored: &StoredRun| stored.begun.len() == 1 && stored.completed.is_empty();
+        let is_begun = node.journal.stored.as_ref().is_some_and(is_begun);
+        if is_begun && node.files.path("/etc/a").exists() {
+            node.run_with(&document, &Fuse::after(2)).unwrap_err();
+            let report = node.run(&document);
+            assert!(report.failures.iter().any(|f| f.reason.contains("interrupted twice")));
+            assert!(!node.state.owned.entries.contains(&EntryKey::file("/etc/a")));
+            has_ended = true;
+            break;
+        }
+        node = SimulatedNode::new();
+        node.add_running_unit("web.service");
+    }
+    assert!(has_ended);
+    assert_eq!(node.take_calls(), ["systemctl restart web.service"]);
+}

@@ -271,8 +271,12 @@ proptest! {
     fn a_second_run_changes_nothing(
         seed in machines(),
         documents in vec(documents(), 1..4),
+        fails_reload in any::<bool>(),
     ) {
         let mut node = node_of(&seed);
+        if fails_reload {
+            node.model().failing_calls.push("systemctl daemon-reload".to_owned());
+        }
         for document in &documents {
             let pending = node.state.pending_restarts.clone();
             let report = node.run(document);
@@ -287,7 +291,7 @@ proptest! {
             } else if report.outcome == RunOutcome::Reverted {
                 let mut units = node.state.pending_restarts.keys();
                 let is_expected = |unit: &String| {
-                    pending.contains_key(unit) || seed.broken == Some(unit.as_str())
+                    fails_reload || pending.contains_key(unit) || seed.broken == Some(unit.as_str())
                 };
                 prop_assert!(units.all(is_expected));
             }
@@ -298,7 +302,7 @@ proptest! {
     fn a_run_that_is_killed_and_continued_ends_like_an_undisturbed_run(
         seed in machines(),
         (first, second) in (documents(), documents()),
-        position in 0.0..1.0,
+        (position, is_killed_twice) in (0.0..1.0, any::<bool>()),
     ) {
         let mut node = node_of(&seed);
         node.run(&first);
@@ -313,10 +317,11 @@ proptest! {
         let mut node = node_of(&seed);
         node.run(&first);
         node.take_calls();
-        if let Some(end) = run_killed(&mut node, &second, &[point]) {
-            let label = format!("killed at point {point} of {}", fuse.points());
+        let kills = if is_killed_twice { vec![point, point % 11] } else { vec![point] };
+        if let Some(end) = run_killed(&mut node, &second, &kills) {
+            let label = format!("killed at points {kills:?} of {}", fuse.points());
             end.assert_equals(&expected, &label);
-            check_calls(&node, &expected_calls, 1, &label);
+            check_calls(&node, &expected_calls, kills.len(), &label);
         }
         if expected.has_succeeded() {
             let mut node = node_of(&seed);

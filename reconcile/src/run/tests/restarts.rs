@@ -114,3 +114,31 @@ fn the_unit_of_the_agent_restarts_last_and_without_waiting() {
         ]
     );
 }
+
+#[test]
+fn a_changed_template_restarts_its_running_instances_once() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web@a.service");
+    let document = entries(&[&unit("web@.service", "dropIns: {a.conf: x}")]);
+    node.files.write("/usr/lib/systemd/system/web@.service", "[Service]\n");
+    assert_eq!(
+        node.run_well(&document),
+        ["systemctl daemon-reload", "systemctl try-restart web@*.service"]
+    );
+    assert_eq!(node.state.pending_restarts, PendingRestarts::default());
+    node.check_unchanged(&document);
+}
+
+#[test]
+fn a_failed_restart_before_a_file_is_removed_is_repeated() {
+    let mut node = SimulatedNode::new();
+    node.add_running_unit("web.service");
+    node.run_well(&entries(&[&file("/etc/b", "b"), &web("/etc/b")]));
+    let document = entries(&[&unit("web.service", "")]);
+    node.model().failing_calls.push("systemctl restart".to_owned());
+    assert_eq!(node.run(&document).outcome, RunOutcome::Failed);
+    assert!(!node.files.path("/etc/b").exists());
+    node.take_calls();
+    assert_eq!(node.run_well(&document), ["systemctl restart web.service"]);
+    node.check_unchanged(&document);
+}

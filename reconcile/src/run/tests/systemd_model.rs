@@ -44,6 +44,14 @@ impl SystemdModel {
                 let is_active = self.active.contains_key(units[0]);
                 (0, if is_active { "active\n" } else { "inactive\n" }.to_owned())
             }
+            verb if units.first().is_some_and(|unit| unit.contains("@*")) => {
+                let prefix = units[0].split('*').next().unwrap();
+                let instances = self.active.keys().filter(|unit| unit.starts_with(prefix));
+                for unit in instances.cloned().collect::<Vec<_>>() {
+                    self.change(root, verb, &unit).unwrap();
+                }
+                (0, String::new())
+            }
             verb => match self.change(root, verb, units[0]) {
                 Ok(()) => (0, String::new()),
                 Err(error) => error,
