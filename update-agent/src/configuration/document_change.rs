@@ -79,7 +79,7 @@ impl DocumentChange {
                 registry.package_tools(),
                 paths.clone(),
                 owner,
-                registry.config.refresh_interval,
+                (Arc::clone(&registry.clock), registry.config.refresh_interval),
             ),
             _planning: planning,
         })

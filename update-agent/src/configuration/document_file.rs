@@ -119,7 +119,8 @@ impl From<SourceError> for DocumentError {
 
 /// One line for each field, with the name of the document, so that each line can be searched for.
 fn list_fields(name: &str, fields: &[FieldError]) -> String {
-    fields.iter().map(|field| format!("\n{name}: {field}")).collect()
+    let lines = fields.iter().map(|field| ["\n", name, ": ", &field.to_string()].concat());
+    lines.collect()
 }
 
 #[cfg(test)]

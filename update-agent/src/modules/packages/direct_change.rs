@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use evenkeel_kit::Clock;
+
 use super::apt::{PackageTools, storage_failure, tool_failure};
 use super::dpkg_lock::{DpkgLock, DpkgLockError, WaitState, wait_for_lists};
 use super::fetch::rate_limit_options;
@@ -48,6 +50,7 @@ pub struct NamedPackageChanger {
     tools: PackageTools,
     paths: AgentPaths,
     owner: Arc<Owner>,
+    clock: Arc<dyn Clock>,
     max_list_age: Duration,
     /// Whether this process has refreshed the package lists.
     has_refreshed: AtomicBool,
@@ -124,9 +127,10 @@ impl NamedPackageChanger {
         tools: PackageTools,
         paths: AgentPaths,
         owner: Arc<Owner>,
-        max_list_age: Duration,
+        (clock, max_list_age): (Arc<dyn Clock>, Duration),
     ) -> Self {
-        Self { tools, paths, owner, max_list_age, has_refreshed: AtomicBool::new(false) }
+        let has_refreshed = AtomicBool::new(false);
+        Self { tools, paths, owner, clock, max_list_age, has_refreshed }
     }
 
     /// Changes the packages in one transaction. It can be repeated after an interruption: a dpkg
@@ -149,7 +153,7 @@ impl NamedPackageChanger {
         }
         self.finish_interrupted_change().await?;
         let mut unfinished = self.unfinished(packages).await?;
-        let is_old = || !has_current_lists(&self.paths, self.max_list_age);
+        let is_old = || !has_current_lists(&self.paths, self.clock.now(), self.max_list_age);
         let mut refresh = Ok(());
         if packages.update_lists || (!unfinished.is_empty() && !self.is_refreshed() && is_old()) {
             refresh = self.update_lists().await;

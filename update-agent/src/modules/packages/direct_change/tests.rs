@@ -132,7 +132,12 @@ impl Fixture {
         let owner = Arc::new(Owner::new(paths.clone(), Arc::new(SystemClock)));
         let runner: Arc<dyn Runner> = Arc::clone(&apt) as _;
         let tools = PackageTools::new(runner, timeouts);
-        let changer = NamedPackageChanger::new(tools, paths, owner, Duration::from_hours(4));
+        let changer = NamedPackageChanger::new(
+            tools,
+            paths,
+            owner,
+            (Arc::new(SystemClock), Duration::from_hours(4)),
+        );
         let fixture = Self { apt, root, changer };
         fs::create_dir_all(fixture.lists()).unwrap();
         fs::write(fixture.lists().join("deb.example_InRelease"), "").unwrap();
