@@ -194,11 +194,11 @@ impl FileRunJournal<'_> {
 impl RunJournal for FileRunJournal<'_> {
     fn begin_pass(&mut self, pass: &RunPass) -> Result<(), JournalError> {
         if let Some(document) = self.document {
-            Self::replace(&self.document_path, &to_lines(document)?)?;
+            Self::replace(&self.document_path, &encode_line(document)?)?;
             self.document = None;
         }
-        let mut lines = to_lines(&RunHeader { format: RUN_FORMAT })?;
-        lines.extend(to_lines(pass)?);
+        let mut lines = encode_line(&RunHeader { format: RUN_FORMAT })?;
+        lines.extend(encode_line(pass)?);
         Self::replace(&self.path, &lines)
     }
 
@@ -217,7 +217,7 @@ fn to_line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn to_lines(value: &impl Serialize) -> Result<Vec<u8>, JournalError> {
+fn encode_line(value: &impl Serialize) -> Result<Vec<u8>, JournalError> {
     to_line(value).map_err(|error| JournalError(error.to_string()))
 }
 

@@ -59,10 +59,10 @@ pub fn check_trusted_paths(
             Desired::Unit(_) => (format!("{UNIT_FOLDER}/{}", entry.name), false),
             _ => continue,
         };
-        let places = paths.places(&path);
+        let resolved = paths.resolve(&path);
         let is_changed = |(trusted, _): &&(PathBuf, String)| {
-            places.iter().any(|place| {
-                place.starts_with(trusted) || (!keeps_content && trusted.starts_with(place))
+            resolved.iter().any(|path| {
+                path.starts_with(trusted) || (!keeps_content && trusted.starts_with(path))
             })
         };
         if let Some((_, trusted)) = trusted.iter().find(is_changed) {
@@ -98,7 +98,7 @@ struct PathResolver<'a> {
 impl PathResolver<'_> {
     /// The path as it is written, and with the links of its parent followed. A change of a link
     /// replaces the link.
-    fn places(&mut self, path: &str) -> [PathBuf; 2] {
+    fn resolve(&mut self, path: &str) -> [PathBuf; 2] {
         let path = Path::new(path);
         let written = self.root.join(path.strip_prefix("/").unwrap_or(path));
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
