@@ -26,11 +26,17 @@ impl DocumentFormat {
     /// Gardener is native, so that the native reader explains its errors.
     pub fn detect(text: &str) -> Self {
         let content = text.trim_start_matches('\u{feff}').trim_start();
-        let is_gardener = match content.chars().next() {
-            Some('<') => return Self::Bcfg2,
-            Some('{') => serde_json::from_str::<JsonHeader>(content)
-                .is_ok_and(|header| header.kind.as_deref() == Some(GARDENER_KIND)),
-            _ => content.lines().any(is_gardener_kind),
+        if content.starts_with('<') {
+            return Self::Bcfg2;
+        }
+        // Most texts are not read twice.
+        if !content.contains(GARDENER_KIND) {
+            return Self::Native;
+        }
+        let is_gardener = match serde_saphyr::from_str::<Header>(content) {
+            Ok(header) => header.kind.as_deref() == Some(GARDENER_KIND),
+            // The text is damaged, or its kind is no text.
+            Err(_) => has_gardener_kind(content),
         };
         if is_gardener { Self::Gardener } else { Self::Native }
     }
@@ -52,17 +58,23 @@ impl DocumentFormat {
     }
 }
 
-/// Whether a line of YAML is the field of a document that marks it as one of Gardener. An indented
-/// line belongs to an inner object or to a text.
-fn is_gardener_kind(line: &str) -> bool {
-    let value = line.strip_prefix("kind:").unwrap_or_default();
-    let value = value.split(" #").next().unwrap_or_default();
-    value.trim().trim_matches(['"', '\'']) == GARDENER_KIND
+/// Whether a damaged text seems to be of Gardener: a line of YAML has the kind, or JSON in lines or
+/// in one line. An indented line of YAML belongs to an inner object or to a text.
+fn has_gardener_kind(text: &str) -> bool {
+    let is_json = text.starts_with('{');
+    let fields = text.lines().flat_map(|line| line.split(if is_json { ',' } else { '\n' }));
+    fields.into_iter().any(|field| {
+        let field = if is_json { field.trim_start_matches(['{', ' ', '\t']) } else { field };
+        let Some((key, value)) = field.split_once(':') else { return false };
+        let value = value.split(" #").next().unwrap_or_default();
+        let unquote = |text: &str| text.trim_end().trim_matches(['"', '\'']).to_owned();
+        unquote(key) == "kind" && unquote(value.trim()) == GARDENER_KIND
+    })
 }
 
-/// The field of a document in JSON that determines its format.
+/// The field of a document that determines its format.
 #[derive(Debug, Deserialize)]
-struct JsonHeader {
+struct Header {
     #[serde(default)]
     kind: Option<String>,
 }
@@ -86,6 +98,15 @@ mod tests {
             ("---\nspec: {}\nkind: \"OperatingSystemConfig\" # of a shoot\n", Gardener),
             ("kind: OperatingSystemConfig\nspec: [", Gardener),
             ("kind: OperatingSystemConfig\nspec: {}\n", Gardener),
+            ("{kind: OperatingSystemConfig, spec: {}}", Gardener),
+            ("\"kind\": OperatingSystemConfig\nspec: {}\n", Gardener),
+            ("# {}\n{\"spec\": {},\n \"kind\": \"OperatingSystemConfig\"}\n", Gardener),
+            ("{\"kind\": \"OperatingSystemConfig\", \"spec\": {\"files\": [", Gardener),
+            ("{\n  \"kind\": \"OperatingSystemConfig\",\n  \"spec\": {", Gardener),
+            ("\"kind\": \"OperatingSystemConfig\"\nspec: [", Gardener),
+            ("{\"bundles\": [{\"kind\": \"OperatingSystemConfig\"}]}", Native),
+            ("note: {kind: OperatingSystemConfig}\n", Native),
+            ("kind: [OperatingSystemConfig]\n", Native),
             ("{\"spec\": {}, \"kind\": \"OperatingSystemConfig\"}", Gardener),
             ("<Configuration/>", Bcfg2),
             ("\u{feff}\n <?xml version=\"1.0\"?>\n<Configuration/>", Bcfg2),

@@ -2,7 +2,7 @@
 //!
 //! A document lists entries in bundles. An entry is a component, a name and the desired state, for
 //! example `File`, `/etc/motd` and its content. The crate reads documents in three formats, checks
-//! them, and computes their revision. It does no input or output. The readers of documents return
+//! them, and computes their revision. Only [`source`] reads files. All readers of texts return
 //! [`ReadError`].
 //!
 //! | Module | Contents |
@@ -12,6 +12,7 @@
 //! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2, and resolves its groups |
 //! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
 //! | [`format`] | finds the format of a document, and reads it |
+//! | [`source`] | reads the text of a document from a file or from standard input |
 //! | [`limits`] | limits of all formats |
 //! | [`validation`] | the rules of a document, with the path of each field that breaks one |
 //! | [`revision`] | canonical JSON and its digest |
@@ -34,6 +35,7 @@ pub mod revision;
 #[cfg(feature = "schema")]
 pub mod schema;
 mod shell;
+pub mod source;
 mod states;
 pub mod user_data;
 pub mod validation;

@@ -19,7 +19,8 @@ const MAX_ALIASES: usize = 0;
 ///
 /// # Errors
 /// All wrong fields of the document with their paths: those of a wrong type, or else those that
-/// break a rule. A component that is unknown is not offered.
+/// break a rule. An entry with an unknown component is not offered, and then the whole document
+/// is [`ReadError::NotOffered`].
 pub fn read(text: &str) -> Result<Document, ReadError> {
     let document = parse(text)?;
     let errors = validate(&document);
@@ -73,24 +74,41 @@ fn read_bundle(mut fields: Fields<'_>, entries_left: &mut usize) -> Bundle {
     Bundle { name, entries }
 }
 
-/// Reads an entry. There is none if its component is unknown.
+/// Reads an entry. There is none if its component is missing or unknown. Nobody knows which fields
+/// an unknown component has, so the others are not read then.
 fn read_entry(mut fields: Fields<'_>) -> Option<Entry> {
-    let component: Option<Component> = read_component(&mut fields);
+    let component: Component = match read_component(&mut fields) {
+        ReadComponent::Known(component) => component,
+        ReadComponent::Unknown => return None,
+        ReadComponent::Missing => {
+            fields.required_text("name");
+            fields.take("desired");
+            fields.finish();
+            return None;
+        }
+    };
     let name = fields.required_text("name");
     let node = fields.take("desired");
     let path = child_path(fields.path(), "desired");
-    let desired = component.map(|component| read_desired(component, path, node, fields.errors()));
+    let desired = read_desired(component, path, node, fields.errors());
     fields.finish();
-    Some(Entry { name, desired: desired? })
+    Some(Entry { name, desired })
 }
 
-fn read_component(fields: &mut Fields<'_>) -> Option<Component> {
+/// The component of an entry. Everything but a known one is an error already.
+enum ReadComponent {
+    Known(Component),
+    Unknown,
+    Missing,
+}
+
+fn read_component(fields: &mut Fields<'_>) -> ReadComponent {
     let node = fields.take("component").filter(|node| !node.is_null());
     match node {
         None => fields.missing("component"),
         Some(Node::Plain(name) | Node::Text(name)) => {
             if let Some(component) = Component::from_name(&name) {
-                return Some(component);
+                return ReadComponent::Known(component);
             }
             let accepted = Component::ALL.map(Component::name);
             // The path has only the numbers of the bundle and of the entry.
@@ -99,10 +117,11 @@ fn read_component(fields: &mut Fields<'_>) -> Option<Component> {
             let entry = entry.unwrap_or_default();
             let message = format!("{} is not a component{entry}", excerpt(&name));
             fields.not_offered("component", suggest(&message, &name, &accepted));
+            return ReadComponent::Unknown;
         }
         Some(node) => fields.error("component", format!("expected text, not {}", node.kind())),
     }
-    None
+    ReadComponent::Missing
 }
 
 /// Writes a document in YAML, in a form that readers of YAML 1.1 and 1.2 read alike.

@@ -45,6 +45,8 @@ use crate::files::{
 };
 use crate::finding::{Deviation, EntryCheck, EntryKey};
 use crate::machine::Machine;
+use crate::names::package_base_name;
+use crate::protection::refuse_entry;
 use crate::report::{ComplianceState, EntryReport, Report, Verdict};
 use crate::scope::EntryScope;
 
@@ -55,6 +57,9 @@ use unit_links::UnitLinks;
 use units::UnitObservation;
 
 pub use sources::render_source;
+pub(crate) use sysctl::{has_running_value, read_kernel_value, read_stored_settings};
+pub(crate) use unit_links::has_package_file;
+pub(crate) use units::{must_be_enabled, must_run};
 
 /// What a check needs besides the document and the machine.
 #[derive(Clone, Copy)]
@@ -79,6 +84,8 @@ pub struct MachineCheck {
     pub failed: Vec<EntryReport>,
     /// By component and name.
     pub extras: Vec<EntryReport>,
+    /// Whether systemd runs on the machine. Otherwise units neither run nor restart.
+    pub has_systemd: bool,
 }
 
 impl From<MachineCheck> for Report {
@@ -122,7 +129,7 @@ pub fn check_machine(
     let created = CreatedAccounts::from_document(document);
     let observation = MachineObservation::read(&checked, scope, (machine, &root));
     let entries = checked.iter().filter_map(|entry| match &entry.desired {
-        Desired::File(state) => Some(match &files {
+        Desired::File(state) if refuse_entry(entry).is_none() => Some(match &files {
             Ok(files) => check_file(files, &created, (&entry.name, state)),
             Err(error) => {
                 let failure = Deviation::from_failure(error.to_string());
@@ -135,14 +142,15 @@ pub fn check_machine(
     let mut extras = extras::list_extras(&checked, scope, &observation);
     let is_failed = |extra: &EntryReport| {
         // The name of an extra may have the architecture of the package.
-        let name = extra.name.split(':').next().unwrap_or_default();
+        let name = package_base_name(&extra.name);
         let names = [extra.name.as_str(), name].map(|name| EntryKey::new(extra.component, name));
         names.iter().any(|key| failed_entries.contains(key))
     };
     extras.retain(|extra| !is_failed(extra));
     let is_whole = options.scope.is_whole();
     let failed = failed_entries.iter().filter(|_| is_whole).map(report_failed_entry);
-    Ok(MachineCheck { entries, failed: failed.collect(), extras })
+    let has_systemd = units::is_systemd_running(&root);
+    Ok(MachineCheck { entries, failed: failed.collect(), extras, has_systemd })
 }
 
 fn report_failed_entry(key: &EntryKey) -> EntryReport {
@@ -196,6 +204,9 @@ impl<'a> MachineObservation<'a> {
     ) -> Option<EntryCheck> {
         let (component, name) = entry.key();
         let root = self.root;
+        if let Some(reason) = refuse_entry(entry) {
+            return Some(Deviation::from_failure(reason).into_check(component, name));
+        }
         let deviation = match &entry.desired {
             Desired::Action(_) | Desired::File(_) => return None,
             Desired::Unit(state) => {

@@ -51,11 +51,11 @@ mod spec;
 mod state;
 mod temporary;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod write;
 
 pub use accounts::AccountNames;
-pub(crate) use accounts::{AccountDatabase, GroupTable, UserRecord};
+pub(crate) use accounts::{AccountDatabase, GroupTable, UserRecord, UserTable};
 pub use calls::{FaultPoint, NoFaults};
 pub use changer::FileChanger;
 pub use check::check;
@@ -64,9 +64,10 @@ pub use content::{ContentError, ContentSource, DesiredContent, EmptyContentSourc
 pub use digest::ContentDigest;
 pub use error::FileError;
 pub use folder::RootFolder;
-pub(crate) use folder::{FolderError, OwnFile, read_target};
+pub(crate) use folder::{FolderError, OwnFile, read_target, split_parent};
 pub use inspect::FileContext;
 pub(crate) use lines::{LineReader, read_limited};
+pub(crate) use plan::plan_stale_removals;
 pub use plan::{
     FilePlan, FileSet, PlannedFile, PlannedObject, RefusedFile, Removal, RemovalSet,
     TEMPORARY_PREFIX, plan,

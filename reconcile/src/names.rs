@@ -53,6 +53,11 @@ pub(crate) fn drop_in_path(unit: &str, drop_in: &str) -> String {
     format!("{UNIT_FOLDER}/{unit}.d/{drop_in}")
 }
 
+/// Whether a path may be a unit file or a drop-in: one of all folders that systemd reads.
+pub(crate) fn is_in_unit_folder(path: &str) -> bool {
+    path.contains("/systemd/system/")
+}
+
 /// Endings of the folders with a link for each unit that another unit starts.
 pub(crate) const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
@@ -72,4 +77,15 @@ pub(crate) fn template_name(unit: &str) -> Option<String> {
 /// Whether the unit is a template without an instance.
 pub(crate) fn is_template(unit: &str) -> bool {
     template_name(unit).is_some_and(|template| template == unit)
+}
+
+/// The name of a package without its architecture: `libssl3` of `libssl3:amd64`.
+pub(crate) fn package_base_name(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(base, _)| base)
+}
+
+/// Whether two names mean the same package. A name without an architecture means any of them.
+pub(crate) fn is_same_package(one: &str, other: &str) -> bool {
+    let has_both = one.contains(':') && other.contains(':');
+    if has_both { one == other } else { package_base_name(one) == package_base_name(other) }
 }

@@ -1,5 +1,6 @@
 //! Command line of `evenkeel-agent`.
 
+mod configuration;
 mod probe;
 
 use std::path::PathBuf;
@@ -10,6 +11,10 @@ use uuid::Uuid;
 
 use crate::model::Sha256;
 
+pub use self::configuration::{
+    ConfigurationApplyArgs, ConfigurationArgs, ConfigurationCheckArgs, ConfigurationCommand,
+    DocumentArgs, InputFormat, RemovedExtras,
+};
 pub use self::probe::{ProbeArgs, ProbeCommand, ProbeRunArgs};
 
 /// Keep this node up to date.
@@ -37,6 +42,8 @@ pub enum AgentCommand {
     History(HistoryArgs),
     /// Check everything that an update needs, and suggest fixes.
     Doctor(DoctorArgs),
+    /// Check this machine against a configuration document, or change it as the document describes.
+    Configuration(ConfigurationArgs),
     /// Enable the update programs again that the agent disabled. The package runs this when it is
     /// removed.
     RestoreUpdaters(RestoreUpdatersArgs),

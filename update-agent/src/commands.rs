@@ -1,6 +1,7 @@
 //! The commands of the command line.
 
 mod completion;
+mod configuration;
 pub mod doctor;
 mod enroll;
 mod history;
@@ -23,6 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{AgentCommand, Cli, PathArgs};
 use crate::config::Config;
+use crate::configuration::{DocumentError, EXIT_UNREADABLE, SecretFileError};
 use crate::modules::MODULES;
 use crate::paths::AgentPaths;
 use crate::probes::ProbeError;
@@ -38,8 +40,17 @@ pub fn run_cli(cli: Cli) -> ExitCode {
             let text = describe_error(geteuid().is_root(), &error);
             // There is no way to report that the error stream is closed.
             writeln!(io::stderr(), "evenkeel-agent: {text}").ok();
-            ExitCode::FAILURE
+            exit_status(&error)
         }
+    }
+}
+
+/// The exit status of a command that fails.
+fn exit_status(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref::<DocumentError>() {
+        Some(document) => document.exit_status().into(),
+        None if error.is::<SecretFileError>() => EXIT_UNREADABLE.into(),
+        None => ExitCode::FAILURE,
     }
 }
 
@@ -96,6 +107,7 @@ fn dispatch(command: AgentCommand, out: &mut impl Write) -> anyhow::Result<ExitC
         AgentCommand::Status(arguments) => status::print_status(&arguments, out),
         AgentCommand::History(arguments) => history::print_history(&arguments, out),
         AgentCommand::Doctor(arguments) => doctor::run_doctor(&arguments, out),
+        AgentCommand::Configuration(arguments) => configuration::run_configuration(&arguments, out),
         AgentCommand::RestoreUpdaters(arguments) => {
             restore_updaters::restore_updaters(&arguments, out)
         }
@@ -115,12 +127,13 @@ fn dispatch(command: AgentCommand, out: &mut impl Write) -> anyhow::Result<ExitC
 
 /// Loads the configuration and the paths. Options on the command line take precedence.
 pub(crate) fn load_config(args: &PathArgs) -> anyhow::Result<(Config, AgentPaths)> {
-    let config = Config::load(args.config.as_deref()).context("read the configuration")?;
+    let config = Config::load(args.config.as_deref()).context("cannot read the configuration")?;
     let root = args.root.as_ref().unwrap_or(&config.root);
-    let root =
-        std::fs::canonicalize(root).with_context(|| format!("find the root {}", root.display()))?;
+    let root = std::fs::canonicalize(root)
+        .with_context(|| format!("cannot find the root {}", root.display()))?;
     let state = args.state_dir.as_ref().or(config.state_dir.as_ref());
-    let state = state.map(std::path::absolute).transpose().context("find the state directory")?;
+    let state =
+        state.map(std::path::absolute).transpose().context("cannot find the state directory")?;
     let paths = AgentPaths::new(root, state);
     Ok((config, paths))
 }

@@ -20,7 +20,9 @@ use crate::owner::check_only_root_writes;
 use crate::paths::AgentPaths;
 use crate::runner::{Command, RunError, Runner};
 
-use self::trusted_path::{UntrustedPath, resolve_trusted_path};
+use self::trusted_path::UntrustedPath;
+
+pub(crate) use self::trusted_path::{resolve_path, resolve_trusted_path};
 
 /// Exit status that means "not yet" (`EX_TEMPFAIL`). Any other status but 0 means the same, and
 /// that the hook is broken.

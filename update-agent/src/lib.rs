@@ -13,6 +13,7 @@ pub mod agent_lock;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod configuration;
 pub mod durable;
 pub mod engine;
 pub mod facts;

@@ -3,6 +3,8 @@
 //! The file is read again for each decision. While it is unreadable or invalid, or could have been
 //! written by another user, everything that it could limit is refused.
 
+mod actions;
+mod document_sources;
 #[cfg(test)]
 mod fuzz;
 mod hours;
@@ -35,6 +37,7 @@ use crate::reboot::RebootObjection;
 
 use self::source_keys::SourceKeys;
 
+pub use self::actions::{ActionPermission, BadActionPermission, ConfigurationLimits};
 pub use self::hours::{BadHours, Hours};
 pub use self::report_filter::{FailureLogRule, ReportFilter, ReportLimits};
 pub use self::source_keys::SourceKeyReport;
@@ -51,7 +54,8 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 const MAX_SUMMARY_BYTES: usize = 1000;
 
 /// Limits of the owner. The default allows everything except sources whose keys are not on the
-/// machine, removals of protected packages, unsigned images, and older images.
+/// machine, removals of protected packages, unsigned images, older images, and actions of
+/// configuration documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of the limits file")]
@@ -85,6 +89,8 @@ pub struct OwnerLimits {
     pub users: LoggedInUsersRule,
     /// Limits of images.
     pub image: ImageLimits,
+    /// Limits of configuration documents.
+    pub configuration: ConfigurationLimits,
     /// Limits of reports.
     pub reports: ReportLimits,
 }
@@ -140,6 +146,7 @@ impl Default for OwnerLimits {
             reboots: RebootLimit::default(),
             users: LoggedInUsersRule::default(),
             image: ImageLimits::default(),
+            configuration: ConfigurationLimits::default(),
             reports: ReportLimits::default(),
         }
     }
@@ -230,6 +237,11 @@ impl fmt::Display for OwnerLimits {
         };
         if !self.protected_packages.is_empty() {
             parts.push(format!("no removal of {}", self.protected_packages.join(", ")));
+        }
+        let actions = &self.configuration.actions;
+        if !actions.is_empty() {
+            let actions: Vec<_> = actions.iter().map(ActionPermission::to_string).collect();
+            parts.push(format!("allowed actions: {}", actions.join(", ")));
         }
         if !self.removable_packages.is_empty() {
             parts.push(format!("{} may be removed", self.removable_packages.join(", ")));

@@ -74,6 +74,11 @@ impl AgentPaths {
         self.state.join(JOURNAL_FILE)
     }
 
+    /// The state of the configuration documents that were applied on this machine.
+    pub fn configuration(&self) -> PathBuf {
+        self.state.join("configuration")
+    }
+
     /// The running change of packages.
     pub fn change_record(&self) -> PathBuf {
         self.state.join("change.json")

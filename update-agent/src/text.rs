@@ -57,6 +57,11 @@ pub fn encode_pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
+/// A text on one line that cannot control a terminal.
+pub fn replace_controls(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
 /// Prints a value as JSON, for programs.
 pub fn print_json(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;

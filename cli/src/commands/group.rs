@@ -9,10 +9,11 @@ use evenkeel_configuration::FieldError;
 use evenkeel_configuration::bcfg2::groups::{
     ClientFile, GroupFile, NodeGroups, ReadInclude, ResolveError, resolve,
 };
+use evenkeel_configuration::source::{DocumentText, is_standard_input};
 
 use self::include_folder::IncludeFolder;
 use super::configuration::parsed::to_lines;
-use super::configuration::source::{DocumentSource, is_standard_input};
+use super::configuration::source::read_text;
 use crate::options::GlobalOptions;
 use crate::output::Printer;
 use crate::page::sanitize_text;
@@ -114,7 +115,7 @@ fn load<T>(
     read: impl FnOnce(&str, Option<&mut ReadInclude<'_>>) -> Result<T, Vec<FieldError>>,
     system: &mut System<'_>,
 ) -> Result<(String, T), Failure> {
-    let DocumentSource { name, text } = DocumentSource::read(path, &mut *system.input)?;
+    let DocumentText { name, text } = read_text(path, &mut *system.input)?;
     let result = if is_standard_input(path) {
         read(&text, None)
     } else {

@@ -276,14 +276,33 @@ fn an_entry_of_json_has_the_same_rules() {
 }
 
 #[test]
-fn an_unknown_component_is_not_offered_and_another_error_is_invalid() {
+fn an_unknown_component_is_not_offered_next_to_other_errors() {
     let read_error = |text: &str| parse(text).unwrap_err();
-    let extension = one_entry("Extension", "{x: y}");
-    let error = read_error(&extension);
+    let error = read_error(&one_entry("Extension", "{x: y}"));
     assert!(matches!(&error, ReadError::NotOffered(_)), "{error}");
     assert!(error.to_string().contains("\"Extension\" is not a component (entry \""), "{error}");
-    let both = format!("{extension}unknown: 1\n");
-    assert!(matches!(read_error(&both), ReadError::Invalid(fields) if fields.len() == 2));
+    for (entry, others) in [
+        ("{component: Extension, name: x, foo: 1}", 0),
+        ("{component: Extension}", 0),
+        ("{component: Extension, name: [x]}", 0),
+        ("{component: Extension, name: x}, {component: File}", 1),
+        ("{component: Package, name: a, desired: {x: 1}}, {component: Extension, name: x}", 1),
+    ] {
+        let error = read_error(&format!("bundles: [{{name: b, entries: [{entry}]}}]"));
+        assert!(matches!(&error, ReadError::NotOffered(_)), "{error}");
+        assert_eq!(error.fields().len(), 1 + others, "{error}");
+    }
+}
+
+#[test]
+fn each_unknown_component_is_named_next_to_many_errors() {
+    let invalid = "{component: File},".repeat(2 * MAX_ERRORS);
+    let error = parse(&format!(
+        "bundles: [{{name: b, entries: [{invalid} {{component: Extension, name: disk}}]}}]"
+    ));
+    let error = error.unwrap_err();
+    assert!(matches!(&error, ReadError::NotOffered(_)), "{error}");
+    assert!(error.to_string().contains("(entry \"disk\")"), "{error}");
 }
 
 #[test]

@@ -11,39 +11,42 @@ const MAX_SHORT_CHARS: usize = 300;
 /// Longest message. Only messages with several excerpts or long lists reach it.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// Errors of one document. It keeps [`MAX_ERRORS`] and counts the others.
+/// Errors of one document. It keeps [`MAX_ERRORS`], and as many things that are not offered, and
+/// counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorList {
     errors: Vec<FieldError>,
     omitted: usize,
-    /// Whether an error is more than a thing that is not offered.
-    is_invalid: bool,
+    /// Number of things that are not offered.
+    not_offered: usize,
 }
 
 impl ErrorList {
     /// Adds a field that breaks a rule.
     pub(crate) fn add(&mut self, path: &str, message: impl Into<String>) {
-        self.is_invalid = true;
-        self.push(path, message);
+        let is_full = self.is_full();
+        self.push(path, message, is_full);
     }
 
     /// Adds a field that is valid in its format and not offered.
     pub(crate) fn add_not_offered(&mut self, path: &str, message: impl Into<String>) {
-        self.push(path, message);
+        let is_full = self.not_offered >= MAX_ERRORS;
+        self.not_offered += 1;
+        self.push(path, message, is_full);
     }
 
-    fn push(&mut self, path: &str, message: impl Into<String>) {
-        if self.errors.len() < MAX_ERRORS {
+    fn push(&mut self, path: &str, message: impl Into<String>, is_full: bool) {
+        if is_full {
+            self.omitted += 1;
+        } else {
             let message = cut(message.into(), MAX_MESSAGE_CHARS);
             self.errors.push(FieldError::new(path, message));
-        } else {
-            self.omitted += 1;
         }
     }
 
     /// Whether further errors are only counted.
     pub(crate) fn is_full(&self) -> bool {
-        self.errors.len() >= MAX_ERRORS
+        self.errors.len() - self.not_offered.min(MAX_ERRORS) >= MAX_ERRORS
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -53,16 +56,17 @@ impl ErrorList {
     /// The document if there is no error.
     ///
     /// # Errors
-    /// The errors, as what the most serious of them is.
+    /// The errors. Something that is not offered is more important than another error: a correction
+    /// does not help then.
     pub(crate) fn into_result<T>(self, document: T) -> Result<T, ReadError> {
-        let is_invalid = self.is_invalid;
+        let has_not_offered = self.not_offered > 0;
         let errors = self.into_errors();
         if errors.is_empty() {
             Ok(document)
-        } else if is_invalid {
-            Err(ReadError::Invalid(errors))
-        } else {
+        } else if has_not_offered {
             Err(ReadError::NotOffered(errors))
+        } else {
+            Err(ReadError::Invalid(errors))
         }
     }
 

@@ -7,10 +7,10 @@ use super::FieldError;
 /// A document that is not read. All readers return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// The text does not have the format, or fields break a rule. The list may also have
-    /// fields that are not offered.
+    /// The text does not have the format, or fields break a rule.
     Invalid(Vec<FieldError>),
-    /// The document is valid, but it has these entries or fields, which are not offered.
+    /// The document has entries or fields that are not offered. The list may also have fields that
+    /// break a rule.
     NotOffered(Vec<FieldError>),
 }
 

@@ -49,6 +49,22 @@ impl SysctlSettings {
     }
 }
 
+/// The values in the file, by the path below `/proc/sys`.
+///
+/// # Errors
+/// A sentence: the file cannot be read.
+pub(crate) fn read_stored_settings(
+    root: &RootFolder,
+    keys: &[&str],
+) -> Result<HashMap<String, String>, String> {
+    SysctlSettings::read(root, keys).map(|settings| settings.values)
+}
+
+/// Whether the running kernel has a value. `file` is the path of the setting in `/proc/sys`.
+pub(crate) fn has_running_value(root: &RootFolder, file: &str, desired: &str) -> bool {
+    read_kernel_value(root, file).is_ok_and(|value| has_same_words(&value, desired))
+}
+
 /// Parses lines of sysctl.d(5). The last line of a setting counts.
 fn parse_settings<R: BufRead>(
     mut lines: LineReader<R>,
@@ -108,7 +124,7 @@ pub(super) fn check_sysctl(
 
 fn compare_running(root: &RootFolder, path: &str, desired: &str, deviation: &mut Deviation) {
     let file = format!("{SYSCTL_FOLDER}/{path}");
-    match read_value(root, &file) {
+    match read_kernel_value(root, &file) {
         Ok(value) if has_same_words(&value, desired) => {}
         Ok(value) => {
             let reason = format!("the kernel has the value {value}");
@@ -121,7 +137,11 @@ fn compare_running(root: &RootFolder, path: &str, desired: &str, deviation: &mut
     }
 }
 
-fn read_value(root: &RootFolder, file: &str) -> io::Result<String> {
+/// Reads the value of a file below `/proc/sys`.
+///
+/// # Errors
+/// It does not exist, or cannot be read.
+pub(crate) fn read_kernel_value(root: &RootFolder, file: &str) -> io::Result<String> {
     let mut value = Vec::new();
     read::open_file(root, file)?.take(MAX_VALUE_BYTES).read_to_end(&mut value)?;
     Ok(String::from_utf8_lossy(&value).trim().to_owned())

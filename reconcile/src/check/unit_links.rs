@@ -149,6 +149,12 @@ pub(super) fn find_install_section(root: &RootFolder, unit: &str) -> InstallSect
     InstallSection::NoFile
 }
 
+/// Whether a unit has a file outside of `/etc`.
+pub(crate) fn has_package_file(root: &RootFolder, unit: &str) -> bool {
+    let mut folders = UNIT_FILE_FOLDERS.iter().filter(|folder| **folder != UNIT_FOLDER);
+    folders.any(|folder| read::open_file(root, &format!("{folder}/{unit}")).is_ok())
+}
+
 fn parse_install_section(content: &str) -> InstallSection {
     let mut is_inside = false;
     for line in content.lines().map(str::trim) {

@@ -67,6 +67,11 @@ const MAX_UNITS_PER_CALL: usize = 400;
 
 const SHOW_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// Whether systemd runs on the machine.
+pub(super) fn is_systemd_running(root: &RootFolder) -> bool {
+    read::is_folder(root, SYSTEMD_RUNTIME_FOLDER)
+}
+
 /// What systemd reports about the units of a document.
 #[derive(Debug)]
 pub(super) enum UnitObservation {
@@ -88,7 +93,7 @@ pub(super) struct ReportedUnits {
 impl UnitObservation {
     /// Queries systemd for these units, with one call for up to 400 of them.
     pub fn read(machine: &Machine, root: &RootFolder, names: &[&str]) -> Self {
-        if !read::is_folder(root, SYSTEMD_RUNTIME_FOLDER) {
+        if !is_systemd_running(root) {
             return Self::Offline;
         }
         // systemctl fails for all units if one is a template.
@@ -185,11 +190,11 @@ pub(super) fn check_unit(
     deviation
 }
 
-fn must_be_enabled(desired: &UnitState) -> bool {
+pub(crate) fn must_be_enabled(desired: &UnitState) -> bool {
     desired.enable != Some(false)
 }
 
-fn must_run(desired: &UnitState) -> bool {
+pub(crate) fn must_run(desired: &UnitState) -> bool {
     must_be_enabled(desired) && desired.command != Some(UnitCommand::Stop)
 }
 

@@ -83,6 +83,11 @@ impl AccountDatabase {
 }
 
 impl UserTable {
+    /// How many users have a number.
+    pub(crate) fn count_uid(&self, uid: u32) -> usize {
+        self.users.values().filter(|user| user.uid == uid).count()
+    }
+
     /// Reads `/etc/passwd`; none if it does not exist.
     fn read(root: &RootFolder) -> Result<Option<Self>, FileError> {
         let Some(lines) = root.open_lines(PASSWD_PATH)? else { return Ok(None) };

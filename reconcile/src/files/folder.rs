@@ -239,6 +239,20 @@ impl RootFolder {
     }
 }
 
+impl RootFolder {
+    /// The path without the links of its folder. If the folder cannot be found, the path itself.
+    pub(crate) fn real_path(&self, path: &str) -> String {
+        let located =
+            split_parent(path).and_then(|(parent, name)| Some((self.locate(parent).ok()?, name)));
+        match located {
+            Some(((folder, missing), name)) => {
+                join(missing.last().map_or(folder.path.as_str(), String::as_str), name)
+            }
+            None => path.to_owned(),
+        }
+    }
+}
+
 /// What is at a path that should have a file.
 #[derive(Debug)]
 pub(crate) enum OwnFile {

@@ -78,7 +78,7 @@ impl<'a> FileContext<'a> {
         Ok(Self { root, source, accounts, managed, real_managed, last_folder })
     }
 
-    fn real_managed(&self) -> &ManagedPaths {
+    pub(crate) fn real_managed(&self) -> &ManagedPaths {
         self.real_managed.get_or_init(|| {
             let mut paths = ManagedPaths::default();
             for path in self.managed.iter() {

@@ -181,6 +181,20 @@ pub fn plan(
     Ok(planner.finish(run_id))
 }
 
+/// Plans the removal of paths without an entry. A path stays if it is the path of an entry, or a
+/// directory with one, by another name; directories that are not empty stay as well.
+pub(crate) fn plan_stale_removals<'p>(
+    context: &FileContext<'_>,
+    paths: impl Iterator<Item = &'p str>,
+    run_id: &str,
+) -> RemovalSet {
+    let real = paths.map(|path| context.root.real_path(path));
+    let removals = real
+        .filter(|path| !context.real_managed().contains(path))
+        .map(|path| Removal { path, recursive: false });
+    RemovalSet { run_id: run_id.to_owned(), removals: removals.collect() }
+}
+
 struct FilePlanner<'a> {
     context: &'a FileContext<'a>,
     files: BTreeMap<String, PlannedFile>,

@@ -33,14 +33,14 @@ use crate::report::{EntryReport, Verdict};
 const RUN: &str = "run-1";
 
 /// A machine whose files are in a temporary directory.
-struct FileMachine {
+pub(crate) struct FileMachine {
     folder: TempDir,
     root: RootFolder,
 }
 
 impl FileMachine {
     /// In memory if possible, so that syncs take no time.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let memory = Path::new("/dev/shm");
         Self::in_folder(if memory.is_dir() { memory } else { Path::new("/tmp") })
     }
@@ -54,27 +54,27 @@ impl FileMachine {
         machine
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join("root").join(path.trim_start_matches('/'))
     }
 
     /// Writes a file with mode 0644, and its folders.
-    fn write(&self, path: &str, content: &str) {
+    pub(crate) fn write(&self, path: &str, content: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     }
 
-    fn make_folder(&self, path: &str) {
+    pub(crate) fn make_folder(&self, path: &str) {
         fs::create_dir_all(self.path(path)).unwrap();
     }
 
-    fn link(&self, path: &str, target: &str) {
+    pub(crate) fn link(&self, path: &str, target: &str) {
         symlink(target, self.path(path)).unwrap();
     }
 
-    fn set_mode(&self, path: &str, mode: u32) {
+    pub(crate) fn set_mode(&self, path: &str, mode: u32) {
         fs::set_permissions(self.path(path), fs::Permissions::from_mode(mode)).unwrap();
     }
 
@@ -82,12 +82,12 @@ impl FileMachine {
         std::os::unix::fs::lchown(self.path(path), Some(uid), Some(uid)).unwrap();
     }
 
-    fn read(&self, path: &str) -> String {
+    pub(crate) fn read(&self, path: &str) -> String {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
     /// Everything below the root directory, with type, mode, owner and content.
-    fn tree(&self) -> BTreeMap<String, String> {
+    pub(crate) fn tree(&self) -> BTreeMap<String, String> {
         let mut tree = BTreeMap::new();
         describe_folder(&self.path("/"), "", &mut tree);
         tree
@@ -120,7 +120,7 @@ impl FileMachine {
         plan(&context, &specs, RUN).unwrap()
     }
 
-    fn saved(&self) -> PathBuf {
+    pub(crate) fn saved(&self) -> PathBuf {
         self.folder.path().join("saved")
     }
 

@@ -4,6 +4,7 @@
 //! Every scenario runs in both releases at the same time. All nodes belong to one fleet.
 
 mod basic;
+mod configuration;
 mod download;
 mod input;
 mod kernels;

@@ -54,8 +54,9 @@ pub const LIMITS_INTRODUCTION: &str = "
 ## limits.toml
 
 The agent reads `/etc/evenkeel/limits.toml` again for each decision. Without the file there are no
-limits, except that images must be signed, the keys of package sources must be on the node, and some
-packages are protected. If the file is invalid, the agent changes nothing.
+limits, except that images must be signed, the keys of package sources must be on the node, some
+packages are protected, and no action of a configuration document runs. If the file is invalid, the
+agent changes nothing.
 [agent-limits.md](../agent-limits.md) explains the limits.
 ";
 
@@ -220,7 +221,7 @@ impl SectionRenderer<'_> {
             ("IpAddr", _) => simple("IP address"),
             ("Uuid", _) => simple("UUID"),
             // Read from a text.
-            ("Hours", _) => simple("text"),
+            ("Hours" | "ActionPermission", _) => simple("text"),
             _ => match self.types.find(crate_folder, &path.path) {
                 Some(TypeDefinition::Struct(found)) => KeyKind::Section(found),
                 Some(TypeDefinition::Enum(values)) => {

@@ -171,11 +171,13 @@ impl Agent {
         }
     }
 
-    /// Acquires the planning lock; `None` while another program makes a plan.
-    fn lock_planning(&self) -> Result<Option<PlanningLock>, AgentError> {
+    /// Acquires the planning lock; `None` while another program makes a plan or applies a document.
+    pub(super) fn lock_planning(&self) -> Result<Option<PlanningLock>, AgentError> {
         let planning = PlanningLock::acquire(&self.paths).map_err(JournalError::from)?;
         if planning.is_none() {
-            tracing::info!("another program is planning an update; the agent plans later");
+            tracing::info!(
+                "another program is planning an update or applies a document; the update waits"
+            );
         }
         Ok(planning)
     }
@@ -252,6 +254,10 @@ impl Agent {
             // The node itself may delay the change, so the completed download is reported first.
             self.report_events(&mut entry).await?;
         }
+        // While a document is applied, no update begins.
+        let Some(planning) = self.lock_planning()? else {
+            return Ok(RoundOutcome::Wait);
+        };
         match self.check_start(&entry).await? {
             StartCheck::Ready => {}
             StartCheck::Delayed => return Ok(RoundOutcome::Wait),
@@ -280,6 +286,7 @@ impl Agent {
             }
         };
         let mut entry = self.engine.begin(entry, before).await?;
+        drop(planning);
         if entry.phase == Phase::Ended {
             self.report_and_close(entry).await?;
             return Ok(RoundOutcome::PollAgain);

@@ -78,6 +78,10 @@ impl Agent {
         if entry.phase != Phase::Staged || start_deadline(self).is_none() {
             return Ok(());
         }
+        // While a document is applied, no update begins.
+        let Some(planning) = self.lock_planning()? else {
+            return Ok(());
+        };
         match self.check_start(&entry).await? {
             StartCheck::Ready => {}
             StartCheck::Delayed => return Ok(()),
@@ -95,6 +99,7 @@ impl Agent {
         // The grant is removed before it is used: not using it is better than using it twice.
         self.grants.remove().map_err(AgentError::Grant)?;
         let entry = self.engine.begin(entry, Some(before)).await?;
+        drop(planning);
         let mut entry = self.run_attempt(entry, TryKind::First).await?;
         // An agent that was asked to stop meanwhile leaves the reboot to the next one.
         if entry.phase == Phase::Rebooting && !self.stop.is_cancelled() {

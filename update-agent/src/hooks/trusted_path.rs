@@ -1,7 +1,8 @@
 //! Resolves a path inside the managed root, and checks that only root can change where it leads.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -14,7 +15,7 @@ const MAX_LINKS: usize = 40;
 
 /// A path that is not used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum UntrustedPath {
+pub(crate) enum UntrustedPath {
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{}: {reason}", path.display())]
@@ -24,7 +25,36 @@ pub(super) enum UntrustedPath {
 /// Follows all symbolic links of `path`, which is as seen from inside `root`. Every folder on the
 /// way must be writable only by root: another user could replace whatever is below it. Returns a
 /// path without links.
-pub(super) fn resolve_trusted_path(root: &Path, path: &Path) -> Result<PathBuf, UntrustedPath> {
+pub(crate) fn resolve_trusted_path(root: &Path, path: &Path) -> Result<PathBuf, UntrustedPath> {
+    follow_links(root, path, |part, metadata| {
+        let shown = || Path::new("/").join(part.strip_prefix(root).unwrap_or(part));
+        let metadata =
+            metadata.map_err(|source| UntrustedPath::Unreadable { path: shown(), source })?;
+        if metadata.is_dir() {
+            check_only_root_writes(&metadata)
+                .map_err(|reason| UntrustedPath::Writable { path: shown(), reason })?;
+        }
+        Ok(())
+    })
+}
+
+/// Like [`resolve_trusted_path`], whoever may write to the folders. Parts that are missing stay as
+/// they are.
+pub(crate) fn resolve_path(root: &Path, path: &Path) -> PathBuf {
+    let followed = follow_links(root, path, |_, _| Ok::<_, Infallible>(()));
+    match followed {
+        Ok(path) => path,
+        Err(never) => match never {},
+    }
+}
+
+/// Follows the links of a path inside a root. `check` gets each part of the path that is no link:
+/// its metadata, or why it cannot be read.
+fn follow_links<E>(
+    root: &Path,
+    path: &Path,
+    check: impl Fn(&Path, io::Result<Metadata>) -> Result<(), E>,
+) -> Result<PathBuf, E> {
     let mut remaining = Vec::new();
     push_parts(&mut remaining, path);
     let mut current = root.to_owned();
@@ -37,25 +67,22 @@ pub(super) fn resolve_trusted_path(root: &Path, path: &Path) -> Result<PathBuf, 
             continue;
         }
         let next = current.join(&part);
-        let shown = || Path::new("/").join(next.strip_prefix(root).unwrap_or(&next));
-        let unreadable = |source| UntrustedPath::Unreadable { path: shown(), source };
-        let metadata = fs::symlink_metadata(&next).map_err(unreadable)?;
-        if metadata.is_symlink() {
+        let mut metadata = fs::symlink_metadata(&next);
+        if metadata.as_ref().is_ok_and(Metadata::is_symlink) {
             links += 1;
-            if links > MAX_LINKS {
-                return Err(unreadable(Errno::LOOP.into()));
+            match fs::read_link(&next) {
+                Ok(target) if links <= MAX_LINKS => {
+                    if target.is_absolute() {
+                        root.clone_into(&mut current);
+                    }
+                    push_parts(&mut remaining, &target);
+                    continue;
+                }
+                Ok(_) => metadata = Err(Errno::LOOP.into()),
+                Err(error) => metadata = Err(error),
             }
-            let target = fs::read_link(&next).map_err(unreadable)?;
-            if target.is_absolute() {
-                root.clone_into(&mut current);
-            }
-            push_parts(&mut remaining, &target);
-            continue;
         }
-        if metadata.is_dir() {
-            check_only_root_writes(&metadata)
-                .map_err(|reason| UntrustedPath::Writable { path: shown(), reason })?;
-        }
+        check(&next, metadata)?;
         current = next;
     }
     Ok(current)
@@ -105,6 +132,23 @@ mod tests {
             let resolved = resolve_trusted_path(root.path(), Path::new("/etc/hooks/10-a"));
             let found = resolved.unwrap_or_else(|error| panic!("{target}: {error}"));
             assert_eq!(found.strip_prefix(root.path()).unwrap(), Path::new(expected), "{target}");
+        }
+    }
+
+    #[test]
+    fn missing_parts_stay_as_they_are() {
+        let root = test_root();
+        symlink("/usr/lib", root.path().join("lib")).unwrap();
+        symlink("loop", root.path().join("loop")).unwrap();
+        for (path, expected) in [
+            ("/lib/none/file", "usr/lib/none/file"),
+            ("/none/../lib/drain", "usr/lib/drain"),
+            ("/../etc", "etc"),
+            ("/loop/file", "loop/file"),
+            ("/", ""),
+        ] {
+            let found = resolve_path(root.path(), Path::new(path));
+            assert_eq!(found.strip_prefix(root.path()).unwrap(), Path::new(expected), "{path}");
         }
     }
 

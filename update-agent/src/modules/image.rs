@@ -13,6 +13,7 @@ pub mod boot_control;
 mod command;
 pub mod device;
 mod doctor;
+mod file_download;
 pub mod plan;
 pub mod signature;
 mod slot_contents;
@@ -59,6 +60,7 @@ use crate::paths::AgentPaths;
 use crate::reboot::RebootTiming;
 use crate::runner::Runner;
 
+pub use self::file_download::FileDownloader;
 pub use self::system::ImageSystem;
 
 /// Time after which a partial download is reported.

@@ -17,6 +17,7 @@ mod broken_sources;
 mod command;
 #[cfg(test)]
 mod derivatives_tests;
+mod direct_change;
 mod doctor;
 mod dpkg;
 mod dpkg_lock;
@@ -84,6 +85,7 @@ pub use self::apt::{AllowedChanges, PackageToolTimeouts, PackageTools};
 pub use self::apt_hooks::DEFAULT_HOOK_TIMEOUT;
 pub use self::baseline::{PackageBaseline, RebootRequests};
 pub use self::command::{PackagePlan, parse_packages, plan_packages, policy_spec};
+pub use self::direct_change::{NamedPackageChanger, NamedPackages, RefusedPackage};
 pub use self::files::{Deb, Digest, hex};
 pub use self::held_back::{SimulationSet, find_held_back};
 pub use self::index_targets::{

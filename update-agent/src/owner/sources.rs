@@ -73,6 +73,11 @@ pub fn resolve_source(
     Ok(format!("{}Signed-By: {}\n", source.other_lines, files.join(", ")))
 }
 
+/// Checks the suites of a DEB822 stanza against the limits.
+pub fn check_suites(limits: &OwnerLimits, stanza: &str) -> Result<(), String> {
+    PolicySource::parse(stanza)?.check_suites(&limits.suites)
+}
+
 /// The fields of a stanza that limits apply to.
 #[derive(Debug, Default)]
 struct PolicySource<'a> {

@@ -258,7 +258,7 @@ fn the_documented_example_is_valid_and_summarised_in_one_line() {
         "only the suites bookworm, bookworm-updates, bookworm-security, https://deb.example/own own; \
          only the keys /etc/apt/keyrings/own.gpg, 0123456789ABCDEF0123456789ABCDEF01234567; \
          only at 22:00-04:00, Sat,Sun 00:00-24:00; no removal of postgresql-*; \
-         ifupdown may be removed; no new sources; no new packages; no downgrades; no removals; \
+         allowed actions: /usr/local/lib/evenkeel-actions; ifupdown may be removed; no new sources; no new packages; no downgrades; no removals; \
          reboots only when no user is logged in; changes only when no user is logged in; \
          the output of programs in reports is filtered"
     );
@@ -279,6 +279,22 @@ fn unsigned_and_older_images_are_allowed_by_the_owner_only_and_summarised() {
     assert_eq!(machine.owner.summary(), "older images are allowed");
     let machine = Machine::with_limits("[image]\nunsigned_image = true");
     assert!(machine.owner.warning().unwrap().contains("unsigned_image"));
+}
+
+#[test]
+fn actions_are_allowed_by_the_owner_only() {
+    let machine = Machine::new();
+    let root = machine.root.path();
+    let check = || machine.owner.limits().unwrap().configuration.check_action(root, "true");
+    check().unwrap_err();
+    machine.write_limits("[configuration]\nactions = [\"all\"]", 0o644);
+    check().unwrap();
+    assert_eq!(machine.owner.summary(), "allowed actions: all");
+    machine.write_limits("[configuration]\nactions = [\"everything\"]", 0o644);
+    let warning = machine.owner.warning().unwrap();
+    assert!(warning.contains("\"everything\" is neither \"all\" nor"), "{warning}");
+    machine.write_limits("[configuration]\naction = [\"all\"]", 0o644);
+    assert!(machine.owner.warning().unwrap().contains("action"));
 }
 
 #[test]

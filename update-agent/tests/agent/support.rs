@@ -15,6 +15,7 @@ pub mod node;
 pub mod os;
 pub mod proxy;
 pub mod server;
+pub mod skipping;
 pub mod slots;
 pub mod system;
 pub mod tool_output;

@@ -6,11 +6,12 @@ use clap::Args;
 use evenkeel_configuration::difference::{
     EntryChange, EntryDifference, FieldChange, compare, compare_settings,
 };
+use evenkeel_configuration::source::is_standard_input;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::parsed::load_valid;
-use super::source::{InputFormat, is_standard_input};
+use super::source::InputFormat;
 use crate::options::GlobalOptions;
 use crate::output::Printer;
 use crate::{Ending, Failure, System};

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use evenkeel_configuration::source::DocumentText;
 use evenkeel_configuration::{Document, FieldError};
 
-use super::source::{DocumentSource, InputFormat};
+use super::source::{InputFormat, read_text};
 use crate::page::sanitize_text;
 use crate::{Failure, System};
 
@@ -28,7 +29,7 @@ impl ParsedDocument {
         format: Option<InputFormat>,
         system: &mut System<'_>,
     ) -> Result<Self, Failure> {
-        let DocumentSource { name, text } = DocumentSource::read(path, &mut *system.input)?;
+        let DocumentText { name, text } = read_text(path, &mut *system.input)?;
         let format = format.unwrap_or_else(|| InputFormat::detect(&text));
         let (document, warnings) = match format.document_format().read(&text) {
             Ok(read) => read,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::commands::configuration::source::DocumentSource;
+use crate::commands::configuration::source::read_text;
 
 /// The folder of a file. Files outside of it cannot be included, also not by a symbolic link.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl IncludeFolder {
         if !file.is_file() {
             return Err("it is not a file".to_owned());
         }
-        let source = DocumentSource::read(&file, &mut io::empty());
+        let source = read_text(&file, &mut io::empty());
         source.map(|source| Some(source.text)).map_err(|failure| failure.to_string())
     }
 }

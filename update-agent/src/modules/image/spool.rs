@@ -7,7 +7,7 @@
 //! on the disk decides in the end.
 
 mod failures;
-mod limits;
+pub(super) mod limits;
 mod record;
 mod work;
 

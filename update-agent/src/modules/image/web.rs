@@ -159,6 +159,13 @@ impl WebClient {
         *current.unwrap_or_else(PoisonError::into_inner) = token;
     }
 
+    /// Parses the address of a file that is no image.
+    pub(super) fn parse_file_address(&self, text: &str) -> Result<Url, String> {
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        check_permitted(&url, self.inner.settings.plain_http)?;
+        Ok(url)
+    }
+
     /// Resolves the address of an image.
     pub(super) fn resolve_address(&self, text: &str) -> Result<Url, Failure> {
         let bad = |why: &str| {
@@ -270,8 +277,8 @@ impl WebClient {
             }
         }
         Err(download_failure(format!(
-            "{} redirects the agent more than {MAX_REDIRECTS} times; the release must name the \
-             address where the image is",
+            "{} redirects the agent more than {MAX_REDIRECTS} times; write the address where the \
+             file is",
             host_and_port(first)
         ))
         .into())
@@ -388,10 +395,10 @@ fn is_gone(status: StatusCode) -> bool {
 fn refusal_failure(url: &Url, status: StatusCode) -> Failure {
     let advice = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            "it refuses to give this node the image; check who may read it there"
+            "it refuses to give this node the file; check who may read it there"
         }
         status if is_gone(status) => {
-            "the image is not there; put it there, or let the release name another address"
+            "the file is not there; put it there, or write another address in the release or the document"
         }
         _ => "check its log",
     };

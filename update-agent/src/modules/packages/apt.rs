@@ -271,12 +271,10 @@ impl PackageTools {
         deadline: Duration,
         options: &[&str],
     ) -> Command {
-        let conffiles = CONFFILE_OPTIONS.map(|option| format!("DPkg::Options::={option}"));
-        let conffiles = conffiles.into_iter().flat_map(|option| ["-o".to_owned(), option]);
         let mut command = self
             .apt_get(deadline, AptView::default())
             .with_arguments(NO_SOURCES)
-            .with_arguments(conffiles)
+            .with_arguments(Self::conffile_options())
             .with_arguments(options.iter().copied());
         if what.removals.is_empty() {
             command = command.with_arguments(["--no-remove"]);
@@ -288,6 +286,12 @@ impl PackageTools {
             .with_arguments(["--no-install-recommends", "install", "--"])
             .with_arguments(what.debs.iter().map(Deb::path))
             .with_arguments(what.removals.iter().map(|package| format!("{package}-")))
+    }
+
+    /// [`CONFFILE_OPTIONS`] as options of apt.
+    pub(super) fn conffile_options() -> impl Iterator<Item = String> {
+        let options = CONFFILE_OPTIONS.map(|option| format!("DPkg::Options::={option}"));
+        options.into_iter().flat_map(|option| ["-o".to_owned(), option])
     }
 
     /// Packages that are marked as automatically installed.

@@ -103,7 +103,8 @@ pub async fn plan_packages(
 ) -> anyhow::Result<PackagePlan> {
     let paths = registry.paths;
     let planning = PlanningLock::acquire(paths)?;
-    let _planning = planning.context("the agent is planning an update; try again in a minute")?;
+    let _planning = planning
+        .context("the agent is planning an update, or applies a document; try again in a minute")?;
     // An open attempt uses the same folders, and its changes would change the result.
     let journal = paths.journal();
     ensure!(

@@ -252,7 +252,7 @@ fn is_http_without_credentials(uri: &str) -> bool {
 }
 
 /// apt's limit is in units of 1024 bytes; 0 means no limit.
-fn rate_limit_options(bytes_per_second: u64) -> Vec<String> {
+pub(super) fn rate_limit_options(bytes_per_second: u64) -> Vec<String> {
     if bytes_per_second == 0 {
         return Vec::new();
     }

@@ -42,6 +42,9 @@ const KERNEL_PREFIXES: [&str; 3] = ["linux-image-", "linux-image-unsigned-", "li
 /// systemd's folder of running units, with a link `invocation:UNIT` for each.
 const UNITS_FOLDER: &str = "/run/systemd/units";
 
+/// The description of the packages with the running kernel.
+const RUNNING_KERNEL: &str = "the running kernel";
+
 /// A package that is protected by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtectedPackage {
@@ -51,13 +54,18 @@ pub struct ProtectedPackage {
     pub what: &'static str,
 }
 
+/// Whether a package is protected because it has the running kernel.
+pub fn is_running_kernel(package: &ProtectedPackage) -> bool {
+    package.what == RUNNING_KERNEL
+}
+
 /// The packages that are protected by default on this node.
 pub fn find_protected(paths: &AgentPaths, packages: &[DpkgPackage]) -> Vec<ProtectedPackage> {
     let always = ALWAYS_PROTECTED.map(|(name, what)| (name.to_owned(), what));
     let kernel = os::kernel_release();
     let mut names = KERNEL_PREFIXES.map(|prefix| format!("{prefix}{kernel}")).to_vec();
     names.extend(find_kernel_owners(paths, packages, &kernel));
-    let kernel = names.into_iter().map(|name| (name, "the running kernel"));
+    let kernel = names.into_iter().map(|name| (name, RUNNING_KERNEL));
     let protected = always.into_iter().chain(kernel).chain(
         active_network_managers(paths, packages)
             .into_iter()

@@ -1,10 +1,10 @@
 //! The machine that runs the tests, where a double is not enough.
 
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+
+pub use super::skipping::{print_line, skip_test};
 
 /// A program of this machine, also from the administrator's folders.
 #[expect(
@@ -37,20 +37,6 @@ pub fn run_output(command: &mut Command) -> Result<String, String> {
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     Err(stderr.lines().last().unwrap_or("no error text").to_owned())
-}
-
-/// Prints a line, also if the test passes.
-pub fn print_line(line: &str) {
-    writeln!(std::io::stderr(), "{line}").expect("a line on standard error");
-}
-
-/// Prints why a test is skipped, or fails if tests of this kind are required.
-#[expect(clippy::disallowed_methods, reason = "the only setting of these tests")]
-pub fn skip_test(why: &str) {
-    let is_required = std::env::var_os("EVENKEEL_REQUIRE_OS_TESTS").is_some();
-    assert!(!is_required, "tests of a real machine are required: {why}");
-    let name = thread::current().name().unwrap_or_default().to_owned();
-    print_line(&format!("skipped {name}: {why}"));
 }
 
 /// A block device on a file. Dropping it detaches the device.
