@@ -5,7 +5,7 @@ mod changes;
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_configuration::Component;
-use evenkeel_configuration::document::{ActionSpec, ActionTiming, Desired};
+use evenkeel_configuration::document::{ActionSpec, ActionTiming, Bundle, Desired};
 use serde::{Deserialize, Serialize};
 
 use super::document_index::{DocumentIndex, actions_of, runs_always};
@@ -111,18 +111,26 @@ impl RunProgress {
         if state.interruptions.revision != revision {
             state.interruptions = Interruptions::default();
         }
+        let has_interrupted = |name: &str| {
+            let key = EntryKey::new(Component::Action, name);
+            state.interruptions.entries.contains(&key)
+        };
+        // Its entries must not change without the action before the change.
+        let is_excluded = |bundle: &&Bundle| {
+            actions_of(bundle, ActionTiming::Pre).any(|(name, _)| has_interrupted(name))
+        };
+        let excluded = index.document.bundles.iter().filter(is_excluded);
+        let excluded = excluded.map(|bundle| bundle.name.clone()).collect();
         let bundles = index.document.bundles.iter();
         let actions: Vec<(&str, &ActionSpec)> =
             bundles.flat_map(|bundle| actions_of(bundle, ActionTiming::Post)).collect();
-        state.pending_actions.retain(|name| actions.iter().any(|(other, _)| other == name));
-        let always = actions.iter().filter(|(name, action)| {
-            let key = EntryKey::new(Component::Action, *name);
-            runs_always(action) && !state.interruptions.entries.contains(&key)
-        });
+        let always =
+            actions.iter().filter(|(name, action)| runs_always(action) && !has_interrupted(name));
         let mut due_actions: BTreeSet<String> =
             always.map(|(name, _)| (*name).to_owned()).collect();
+        state.pending_actions.retain(|name| actions.iter().any(|(other, _)| other == name));
         due_actions.extend(state.pending_actions.iter().cloned());
-        Self { old_state: state.clone(), state, due_actions, ..Self::default() }
+        Self { old_state: state.clone(), state, due_actions, excluded, ..Self::default() }
     }
 
     /// Records a complete step with what has failed in it.

@@ -99,19 +99,21 @@ impl Run<'_> {
     fn old_interruptions(&self, good: &BTreeSet<EntryKey>) -> Vec<RunFailure> {
         let state = &self.progress.state;
         let is_left = |key: &&EntryKey| {
-            let is_action = key.component == Component::Action;
-            let is_covered = self
-                .index
-                .find(key)
-                .is_some_and(|(bundle, _)| self.context.scope.covers_bundle(&bundle.name));
-            let is_pending = state.pending_restarts.contains_key(&key.name);
-            is_covered
-                && !is_action
-                && !self.progress.interrupted.contains(*key)
-                && (!good.contains(*key) || is_pending)
+            let Some((bundle, _)) = self.index.find(key) else { return false };
+            let is_covered = self.context.scope.covers_bundle(&bundle.name)
+                && !self.progress.interrupted.contains(*key);
+            let mut entries = bundle.entries.iter().map(EntryKey::from_entry);
+            let is_due = if key.component == Component::Action {
+                // An action before the change keeps its bundle as it is.
+                self.progress.excluded.contains(&bundle.name)
+                    && entries.any(|e| e.component != Component::Action && !good.contains(&e))
+            } else {
+                !good.contains(*key) || state.pending_restarts.contains_key(&key.name)
+            };
+            is_covered && is_due
         };
-        let reason = "the change has interrupted an earlier run twice; it is attempted again with \
-                      another revision of the document";
+        let reason = "it has interrupted an earlier run; it is attempted again with another revision \
+                      of the document";
         let keys = state.interruptions.entries.iter().filter(is_left);
         keys.map(|key| RunFailure::of_entry(key.clone(), reason)).collect()
     }

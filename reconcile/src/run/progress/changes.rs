@@ -3,7 +3,7 @@
 use evenkeel_configuration::Component;
 use evenkeel_configuration::document::ActionTiming;
 
-use super::RunProgress;
+use super::{RunFailure, RunProgress};
 use crate::finding::{Difference, EntryKey};
 use crate::names::is_in_unit_folder;
 use crate::run::document_index::{DocumentIndex, actions_of};
@@ -76,6 +76,16 @@ impl RunProgress {
         self.unit(unit).has_failed_restart = planned.changes.is_empty();
     }
 
+    fn add_due_action(&mut self, name: String) {
+        let key = EntryKey::new(Component::Action, name.as_str());
+        if !self.has_interrupted(&key) {
+            self.due_actions.insert(name);
+        } else if !self.failures.iter().any(|failure| failure.entry.as_ref() == Some(&key)) {
+            let reason = "the action has interrupted a run of this revision and does not run again";
+            self.failures.push(RunFailure::of_entry(key, reason));
+        }
+    }
+
     pub(super) fn complete_change(
         &mut self,
         change: &EntryChange,
@@ -91,7 +101,9 @@ impl RunProgress {
             // An action that has run does not run again because accounts are removed last.
             let actions = actions.filter(|name| !is_removal || !self.run_actions.contains(*name));
             let actions: Vec<String> = actions.map(str::to_owned).collect();
-            self.due_actions.extend(actions);
+            for name in actions {
+                self.add_due_action(name);
+            }
         }
         let is_present = index.has_present(key);
         let owned = &mut self.state.owned;

@@ -25,6 +25,13 @@ fn an_action_that_was_interrupted_is_not_repeated() {
         assert_eq!(report.outcome, RunOutcome::Failed);
         assert!(report.failures[0].reason.contains("interrupted while the action ran"));
         assert_eq!(node.take_calls(), ["/bin/sh -c reboot"]);
+        // Neither does the next run of the revision repeat it, also after another change.
+        node.files.write("/etc/a", "b");
+        let report = node.run(&document);
+        assert_eq!(report.outcome, RunOutcome::Failed, "{report:#?}");
+        let is_known = |failure: &RunFailure| failure.reason.contains("has interrupted");
+        assert!(report.failures.iter().any(is_known), "{timing}: {report:#?}");
+        assert_eq!(node.take_calls(), [""; 0]);
     }
 }
 

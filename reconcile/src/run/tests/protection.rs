@@ -35,7 +35,7 @@ fn entries_against_the_agent_are_bad_and_change_nothing() {
 }
 
 #[test]
-fn the_agent_stays_when_its_entries_leave_the_document() {
+fn the_agent_stays_without_its_entries() {
     let mut node = SimulatedNode::new();
     let document = entries(&[
         &unit(AGENT_UNIT, &format!("content: {SERVICE}")),
