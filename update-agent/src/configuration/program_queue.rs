@@ -73,6 +73,9 @@ async fn run_program(
         Err(RunError::Start { source, .. } | RunError::Lost { source, .. }) => {
             return Err(not_started(program, &source.to_string()));
         }
+        Err(error @ RunError::OutputTooLong { .. }) => {
+            return Err(not_started(program, &error.to_string()));
+        }
     };
     let mut stderr = stderr.into_bytes();
     if status.is_none() {
