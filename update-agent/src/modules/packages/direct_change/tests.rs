@@ -35,10 +35,10 @@ impl FakePackages {
         let has = |name: &str| names.contains(&name);
         let unknown = |name: &&&str| **name == "none" || (**name == "new" && !self.has_refreshed());
         let unknown = names.iter().filter(unknown);
-        let unknown: String =
+        let unknown: Vec<_> =
             unknown.map(|name| format!("E: Unable to locate package {name}\n")).collect();
         if !unknown.is_empty() {
-            return Err(unknown);
+            return Err(unknown.concat());
         }
         if has("one") != has("other") {
             return Err("E: one needs the same version of other\n".to_owned());
@@ -46,21 +46,22 @@ impl FakePackages {
         if has("web") && has("anti-web") {
             return Err("E: anti-web conflicts with web\n".to_owned());
         }
-        let mut lines = String::new();
+        let mut lines = Vec::new();
         for name in names {
-            match *name {
-                "base-" => lines += "Remv base [1.0]\nRemv shell [1.0]\n",
-                "php8.2" => lines += "Note, selecting 'php8x2' for regex 'php8.2'\n",
-                "needs-held" => lines += "Inst held [1.0] (2.0 Debian:12.1/stable [amd64])\n",
-                _ => {}
-            }
-            lines += &match name.strip_suffix('-') {
+            let additional = match *name {
+                "base-" => "Remv base [1.0]\nRemv shell [1.0]\n",
+                "php8.2" => "Note, selecting 'php8x2' for regex 'php8.2'\n",
+                "needs-held" => "Inst held [1.0] (2.0 Debian:12.1/stable [amd64])\n",
+                _ => "",
+            };
+            lines.push(additional.to_owned());
+            lines.push(match name.strip_suffix('-') {
                 Some("base") => String::new(),
                 Some(removed) => format!("Remv {removed} [1.0]\n"),
                 None => format!("Inst {name} (1.0 Debian:12.1/stable [amd64])\n"),
-            };
+            });
         }
-        Ok(lines)
+        Ok(lines.concat())
     }
 }
 
