@@ -337,5 +337,5 @@ fn a_document_that_is_not_offered_is_not_invalid() {
     let offered_later = "<Path name='/x' type='hardlink' to='/y'/>";
     assert!(matches!(read(offered_later), ReadError::NotOffered(fields) if fields.len() == 1));
     let both = format!("{offered_later}<Path name='/z'/>");
-    assert!(matches!(read(&both), ReadError::Invalid(fields) if fields.len() == 2));
+    assert!(matches!(read(&both), ReadError::NotOffered(fields) if fields.len() == 2));
 }

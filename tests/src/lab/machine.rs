@@ -31,9 +31,10 @@ impl Lab {
         Self::open_with(None, &[])
     }
 
-    /// Opens a lab whose nodes have this release of Debian.
+    /// Opens a lab whose nodes have this release of Debian, with the programs that create users. Debian
+    /// 13 does not install them by itself.
     pub fn open_in(suite: Suite) -> Option<Self> {
-        Self::open_with(Some(suite), &[])
+        Self::open_with(Some(suite), &["passwd"])
     }
 
     /// Opens a lab whose nodes have a release of Debian (by default this machine's release) and these packages.
