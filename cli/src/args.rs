@@ -76,7 +76,8 @@ pub enum Command {
     /// Check, convert and compare documents that describe the configuration of a node.
     ///
     /// A document lists files, units, packages and other entries. These commands need no server and
-    /// no login. Servers and agents do not apply such documents yet.
+    /// no login. Servers do not apply such documents yet; `evenkeel-agent configuration apply` applies
+    /// one on one machine.
     #[command(subcommand)]
     Configuration(ConfigurationCommand),
     /// Resolve the groups of nodes of Bcfg2.

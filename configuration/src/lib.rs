@@ -11,7 +11,7 @@
 //! | [`native`] | reads documents in YAML and JSON |
 //! | [`bcfg2`] | reads and writes the literal `<Configuration>` of Bcfg2, and resolves its groups |
 //! | [`gardener`] | reads `OperatingSystemConfig` of Gardener |
-//! | [`format`] | finds the format of a document, and reads it |
+//! | [`format`](mod@format) | finds the format of a document, and reads it |
 //! | [`source`] | reads the text of a document from a file or from standard input |
 //! | [`limits`] | limits of all formats |
 //! | [`validation`] | the rules of a document, with the path of each field that breaks one |

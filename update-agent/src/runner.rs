@@ -2,7 +2,7 @@
 //!
 //! Output goes to files in memory instead of pipes: a program that outlives the agent, such as apt
 //! during its work, is not stopped by a closed or a full pipe. The agent limits their size while it
-//! waits, and the file system that contains them is small. Scripts have pipes; see [`script`].
+//! waits, and the file system that contains them is small. Scripts have pipes; see `script.rs`.
 
 mod change_record;
 mod command;
