@@ -5,7 +5,6 @@
 
 mod accounts;
 mod actions;
-mod apt;
 mod packages;
 mod programs;
 mod sysctl;
@@ -14,7 +13,6 @@ mod units;
 pub(crate) use accounts::{change_group, change_user, remove_group, remove_user};
 pub(crate) use actions::run_action;
 pub use actions::{ActionPolicy, NoActions};
-pub use apt::AptPackages;
 pub use packages::{NoPackages, PackageFailure, PackageInstaller, PackageRequest, PackageTarget};
 pub(crate) use sysctl::{read_running_value, render_settings, set_running_value};
 pub(crate) use units::{UnitOperation, query_unit, run_systemctl};

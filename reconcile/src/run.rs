@@ -413,7 +413,7 @@ impl<'a> Run<'a> {
     fn note_state(&self, root: &RootFolder, planned: &mut PlannedStep, progress: &mut RunProgress) {
         match &mut planned.step {
             Step::RetireUnit { unit, was_enabled, was_active, has_other_file } => {
-                // An extra is disabled, whoever has its unit file.
+                // An extra is disabled, also if its unit file belongs to a package.
                 *has_other_file = planned.changes.is_empty() && has_package_file(root, unit);
                 (*was_enabled, *was_active) = if *has_other_file {
                     (false, false)

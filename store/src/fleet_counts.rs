@@ -25,10 +25,10 @@ pub use exchange::{FleetCountsListener, PublishedCounts, listen_for_counts, publ
 /// the removal of old row versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountLimits {
-    /// A fleet of at most so many hosts is counted by one statement, which reads whole tables: that
+    /// Largest fleet that one statement counts. The statement reads whole tables: that
     /// takes a third of the time of lookups.
     pub hosts_at_once: u32,
-    /// A larger fleet is counted by lookups in pages of so many hosts.
+    /// Number of hosts per statement for a larger fleet, whose nodes are looked up one by one.
     pub hosts_per_page: u32,
 }
 

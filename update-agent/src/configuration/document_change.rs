@@ -189,7 +189,7 @@ fn check_no_update(paths: &AgentPaths) -> anyhow::Result<()> {
     if !path.exists() {
         return Ok(());
     }
-    // Without the journal of this version, nobody knows whether the update has begun.
+    // Without the journal of this version, it is unknown whether the update has begun.
     let phase = match FileJournal::peek(&path)? {
         Some(entry) if entry.unreadable.is_none() => {
             if !entry.has_begun() {

@@ -120,7 +120,8 @@ impl ConfigurationStore {
     /// power cut has left incomplete is removed: its step is repeated.
     ///
     /// # Errors
-    /// The run cannot be read. The caller cannot give it up, because nobody knows what it has done.
+    /// The run cannot be read. The caller cannot give it up, because the changes of the run are
+    /// unknown.
     pub fn load_run(&self) -> Result<Option<InterruptedRun>, StoreError> {
         let path = self.journal_path();
         let Some(mut content) = durable::read_file(&path)? else {

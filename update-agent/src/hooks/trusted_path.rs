@@ -38,7 +38,7 @@ pub(crate) fn resolve_trusted_path(root: &Path, path: &Path) -> Result<PathBuf, 
     })
 }
 
-/// Like [`resolve_trusted_path`], whoever may write to the folders. Parts that are missing stay as
+/// Like [`resolve_trusted_path`], but other users may write to the folders. Missing parts stay as
 /// they are.
 pub(crate) fn resolve_path(root: &Path, path: &Path) -> PathBuf {
     let followed = follow_links(root, path, |_, _| Ok::<_, Infallible>(()));
