@@ -215,12 +215,11 @@ async fn count_hosts(
     row.map_or(Ok(()), |row| counts.add_hosts(&row))
 }
 
-/// Lets the planner join whole tables, without parallel workers, which would take the processors that
-/// the statements of nodes need. The settings for memory and workers stay for the transaction.
+/// Lets the planner join whole tables. The setting for memory stays for the transaction.
 async fn allow_scans(tx: &FleetTx, allow: bool) -> Result<(), StoreError> {
     let (scans, loops) = if allow { ("on", "off") } else { ("off", "on") };
     let sql = "SELECT set_config('enable_seqscan', $1, true), set_config('enable_nestloop', $2, true), \
-               set_config('max_parallel_workers_per_gather', '0', true), set_config('work_mem', '32MB', true)";
+               set_config('work_mem', '32MB', true)";
     execute(tx.conn(), sql, [scans.into(), loops.into()]).await.map(drop)
 }
 

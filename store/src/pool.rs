@@ -21,6 +21,7 @@ use crate::error::{StoreError, read_only_error};
 use crate::ids;
 use crate::log::LastHeartbeat;
 use crate::pending_begin::{PendingBegin, UnansweredBegins};
+use crate::pools::{PoolUsage, Pools, max_node_connections};
 use crate::session::{
     SessionError, SessionSettings, await_answers, connect_options, connection_error, open_session,
     select_texts, timeout_error,
@@ -76,7 +77,9 @@ const IDLE_TRANSACTION_TIMEOUT_MS: &str = "3000";
 /// A database handle. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
+    /// The pool of the share.
     pub(crate) db: DatabaseConnection,
+    pools: Pools,
     pub(crate) address: DatabaseAddress,
     /// The settings of each connection of the pool.
     pub(crate) settings: SessionSettings,
@@ -102,16 +105,6 @@ pub struct Store {
     /// Shown instead of the clock of the database, for tests.
     #[cfg(feature = "testing")]
     pub(crate) database_clock: Option<Arc<dyn evenkeel_kit::Clock>>,
-}
-
-/// Connections of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolUsage {
-    /// Connections to the database, in use or idle.
-    pub open: u32,
-    pub idle: u32,
-    /// The maximum number of connections.
-    pub max: u32,
 }
 
 /// A connection of the pool that was idle for this long is tested before it is used.
@@ -226,6 +219,23 @@ pub(crate) async fn connect_pool(
     }
 }
 
+/// The settings of each connection.
+fn session_settings(options: &StoreOptions) -> SessionSettings {
+    SessionSettings::new([
+        ("statement_timeout", options.statement_timeout.as_millis().to_string()),
+        ("lock_timeout", options.lock_timeout.as_millis().to_string()),
+        // Compiling a statement takes longer than running any of ours, whatever the planner
+        // estimates.
+        ("jit", "off".to_owned()),
+        // Every lookup has an index. Plans are cached: one made while a table was short would
+        // later read the whole table for each row (docs/adr/0023).
+        ("enable_seqscan", "off".to_owned()),
+        // Parallel workers would take the processors that the statements of nodes need.
+        ("max_parallel_workers_per_gather", "0".to_owned()),
+        ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT_MS.to_owned()),
+    ])
+}
+
 impl Store {
     /// Connects to a Postgres by its URL (`postgres://…`).
     ///
@@ -234,22 +244,12 @@ impl Store {
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let address = DatabaseAddress::parse(url, options.allow_unencrypted);
         let address = address.map_err(IncompatibleDatabase::from)?;
+        let settings = session_settings(&options);
         let address = address.with_password_file(options.password_file);
-        let settings = SessionSettings::new([
-            ("statement_timeout", options.statement_timeout.as_millis().to_string()),
-            ("lock_timeout", options.lock_timeout.as_millis().to_string()),
-            // Compiling a statement takes longer than running any of ours, whatever the planner
-            // estimates.
-            ("jit", "off".to_owned()),
-            // Every lookup has an index. Plans are cached: one made while a table was short would
-            // later read the whole table for each row (docs/adr/0023).
-            ("enable_seqscan", "off".to_owned()),
-            ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT_MS.to_owned()),
-        ]);
         let is_read_only = Arc::<AtomicBool>::default();
         let unanswered_begins = UnansweredBegins::default();
         let pool = PgPoolOptions::new()
-            .max_connections(options.max_connections)
+            .max_connections(max_node_connections(options.max_connections, options.shares))
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
             .before_acquire(|connection, meta| {
@@ -276,8 +276,11 @@ impl Store {
         let shares = options.shares.map(|sizes| ConnectionShares::new(sizes, acquire_timeout));
         let list_statement_timeout_ms = options.list_statement_timeout.as_millis().to_string();
         let answer_timeout = options.statement_timeout + options.acquire_timeout;
+        let db = connect_pool(pool, &address, settings.clone(), first_connection_timeout).await?;
+        let pools = Pools::new(&db, options.max_connections, options.shares);
         let store = Self {
-            db: connect_pool(pool, &address, settings.clone(), first_connection_timeout).await?,
+            db,
+            pools,
             canceller: StatementCanceller::new(address.clone(), settings.clone(), answer_timeout),
             address,
             settings,
@@ -376,7 +379,8 @@ impl Store {
     /// The same store, for work of another share, and for a caller who may use only a part of it.
     #[must_use]
     pub fn with_share(&self, share: ConnectionShare, caller: Option<&str>) -> Self {
-        Self { share, caller: caller.map(Arc::from), ..self.clone() }
+        let db = self.pools.of(share).clone();
+        Self { db, share, caller: caller.map(Arc::from), ..self.clone() }
     }
 
     /// How the shares are used; empty if there are none.
@@ -385,15 +389,10 @@ impl Store {
         self.shares.as_ref().map(|shares| shares.usage()).unwrap_or_default()
     }
 
-    /// How the connections of the pool are used.
+    /// How the connections of all pools are used.
     #[must_use]
     pub fn pool_usage(&self) -> PoolUsage {
-        let pool = self.db.get_postgres_connection_pool();
-        PoolUsage {
-            open: pool.size(),
-            idle: u32::try_from(pool.num_idle()).unwrap_or(u32::MAX),
-            max: pool.options().get_max_connections(),
-        }
+        self.pools.usage()
     }
 
     /// Waits until a transaction may take a connection of its share.
@@ -453,8 +452,9 @@ impl Store {
             Ok(_) => self.address.record_success(),
             Err(StoreError::Unreachable(_)) if self.address.is_variable() => {
                 self.address.record_failure(attempt);
-                let pool = self.db.get_postgres_connection_pool();
-                pool.set_connect_options(connect_options(&self.address)?);
+                for pool in self.pools.all() {
+                    pool.set_connect_options(connect_options(&self.address)?);
+                }
             }
             Err(_) => {}
         }
@@ -464,7 +464,8 @@ impl Store {
     /// Closes all connections.
     pub async fn close(&self) {
         self.canceller.close().await;
-        // An error while closing has no consequences.
-        let _ = self.db.clone().close().await;
+        for pool in self.pools.all() {
+            pool.close().await;
+        }
     }
 }

@@ -338,8 +338,6 @@ fn session_settings<'a>(store: &'a Store, mode: &'a TransactionMode) -> Transact
         TransactionMode::Snapshot => vec![
             ("idle_in_transaction_session_timeout", SNAPSHOT_IDLE_TIMEOUT_MS),
             ("enable_seqscan", "on"),
-            // Parallel workers would take the processors that the statements of nodes need.
-            ("max_parallel_workers_per_gather", "0"),
             ("statement_timeout", &*store.list_statement_timeout_ms),
         ],
         TransactionMode::Write(actor) => actor_settings(actor),

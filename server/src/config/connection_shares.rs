@@ -1,15 +1,11 @@
 //! Shares of the database connections.
 
-use evenkeel_store::ShareSizes;
+use evenkeel_store::{SPARE_CONNECTIONS, ShareSizes};
 
 use super::Config;
 
 /// Minimum number of connections that are divided into shares.
 const MIN_CONNECTIONS_FOR_SHARES: u32 = 8;
-
-/// Connections of no share: for the heartbeat of the change log, the time of the database and the
-/// readiness check, which must work while all shares are in use.
-const SPARE_CONNECTIONS: u32 = 1;
 
 /// The search for runs that have timed out holds one connection, and uses another one.
 const MIN_NODE_CONNECTIONS: u32 = 2;

@@ -147,6 +147,29 @@ async fn work_of_a_share_gets_a_connection_while_another_share_is_in_use() {
     drop((second, third, long_list));
 }
 
+#[tokio::test]
+async fn the_rest_api_uses_other_connections_than_nodes() {
+    let options = StoreOptions {
+        max_connections: 5,
+        shares: Some(ShareSizes { nodes: 1, rest_reads: 1, rest_writes: 1, logins: 1 }),
+        ..StoreOptions::default()
+    };
+    let store = Store::connect(&fresh_database().await, options).await.expect("connected");
+    let pid = async |share| {
+        let store = store.with_share(share, Some("one"));
+        query_text(&store, "SELECT pg_backend_pid()::text").await
+    };
+    let nodes = pid(ConnectionShare::Nodes).await;
+    let reads = pid(ConnectionShare::RestReads).await;
+    assert_ne!(nodes, reads);
+    assert_eq!(pid(ConnectionShare::RestWrites).await, reads, "one pool for the REST API");
+    assert_eq!(pid(ConnectionShare::Nodes).await, nodes);
+    let usage = store.pool_usage();
+    assert_eq!((usage.open, usage.max), (2, 5));
+    store.close().await;
+    assert_eq!(store.pool_usage().open, 0);
+}
+
 /// Nodes that were removed call for as long as they exist.
 #[tokio::test]
 async fn the_check_of_a_lost_host_takes_a_connection_of_the_nodes() {

@@ -1,0 +1,75 @@
+//! The pools of connections.
+
+use sea_orm::DatabaseConnection;
+use sqlx::PgPool;
+
+use crate::shares::{ConnectionShare, ShareSizes};
+
+/// Connections of no share: for the heartbeat of the change log, the time of the database and the
+/// readiness check, which must work while all shares are in use.
+pub const SPARE_CONNECTIONS: u32 = 1;
+
+/// Connections of the pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Connections to the database, in use or idle.
+    pub open: u32,
+    pub idle: u32,
+    /// The maximum number of connections.
+    pub max: u32,
+}
+
+/// A pool for nodes and the tasks of the server, and one for the REST API. A pool uses its idle
+/// connections in turn, and a process of Postgres is faster the less time has passed since its last
+/// statement. With one pool, the tasks would keep many connections open, and a few users would use
+/// all of them in turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Pools {
+    nodes: DatabaseConnection,
+    /// None without shares.
+    rest: Option<DatabaseConnection>,
+}
+
+impl Pools {
+    /// `nodes` is the pool that was connected first. The other one gets the rest of `most`
+    /// connections and connects when it is used.
+    pub(crate) fn new(nodes: &DatabaseConnection, most: u32, shares: Option<ShareSizes>) -> Self {
+        let first = nodes.get_postgres_connection_pool();
+        let left = most.saturating_sub(first.options().get_max_connections()).max(1);
+        let rest = shares.map(|_| {
+            let options = first.options().clone().max_connections(left);
+            options.connect_lazy_with((*first.connect_options()).clone()).into()
+        });
+        Self { nodes: nodes.clone(), rest }
+    }
+
+    /// The pool of a share.
+    pub(crate) fn of(&self, share: ConnectionShare) -> &DatabaseConnection {
+        match share {
+            ConnectionShare::Nodes => &self.nodes,
+            ConnectionShare::RestReads | ConnectionShare::RestWrites | ConnectionShare::Logins => {
+                self.rest.as_ref().unwrap_or(&self.nodes)
+            }
+        }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PgPool> {
+        [Some(&self.nodes), self.rest.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(DatabaseConnection::get_postgres_connection_pool)
+    }
+
+    pub(crate) fn usage(&self) -> PoolUsage {
+        self.all().fold(PoolUsage { open: 0, idle: 0, max: 0 }, |sum, pool| PoolUsage {
+            open: sum.open + pool.size(),
+            idle: sum.idle + u32::try_from(pool.num_idle()).unwrap_or(u32::MAX),
+            max: sum.max + pool.options().get_max_connections(),
+        })
+    }
+}
+
+/// Maximum number of connections of the pool for nodes.
+pub(crate) fn max_node_connections(most: u32, shares: Option<ShareSizes>) -> u32 {
+    shares.map_or(most, |sizes| sizes.nodes.saturating_add(SPARE_CONNECTIONS).min(most))
+}
