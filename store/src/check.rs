@@ -152,7 +152,7 @@ impl Store {
     /// Runs one statement, for tests and tools only.
     #[cfg(feature = "testing")]
     pub async fn execute_unprepared(&self, sql: &str) -> Result<(), StoreError> {
-        Ok(self.db.execute_unprepared(sql).await.map(drop)?)
+        Ok(self.db().execute_unprepared(sql).await.map(drop)?)
     }
 }
 

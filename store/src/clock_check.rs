@@ -109,7 +109,7 @@ impl Store {
             return Ok(clock.now());
         }
         let query = Statement::from_string(DbBackend::Postgres, "SELECT clock_timestamp()");
-        let row = with_timeout(self.answer_timeout, self.db.query_one_raw(query)).await?;
+        let row = with_timeout(self.answer_timeout, self.db().query_one_raw(query)).await?;
         let row = row.ok_or_else(|| sea_orm::DbErr::RecordNotFound("the time".to_owned()))?;
         Ok(row.try_get_by_index(0)?)
     }

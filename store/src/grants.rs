@@ -83,7 +83,7 @@ impl Store {
              PERFORM pg_advisory_xact_lock({GRANT_LOCK}); {} END $grants$",
             statements.concat()
         );
-        let granting = self.db.execute_unprepared(&sql);
+        let granting = self.db().execute_unprepared(&sql);
         let deadline = Instant::now() + self.answer_timeout;
         let granted = await_answers(deadline, "grant the privileges of the service", granting);
         granted.await.map(drop)

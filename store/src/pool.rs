@@ -77,9 +77,7 @@ const IDLE_TRANSACTION_TIMEOUT_MS: &str = "3000";
 /// A database handle. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The pool of the share.
-    pub(crate) db: DatabaseConnection,
-    pools: Pools,
+    pools: Arc<Pools>,
     pub(crate) address: DatabaseAddress,
     /// The settings of each connection of the pool.
     pub(crate) settings: SessionSettings,
@@ -277,10 +275,9 @@ impl Store {
         let list_statement_timeout_ms = options.list_statement_timeout.as_millis().to_string();
         let answer_timeout = options.statement_timeout + options.acquire_timeout;
         let db = connect_pool(pool, &address, settings.clone(), first_connection_timeout).await?;
-        let pools = Pools::new(&db, options.max_connections, options.shares);
+        let pools = Pools::new(db, options.max_connections, options.shares);
         let store = Self {
-            db,
-            pools,
+            pools: Arc::new(pools),
             canceller: StatementCanceller::new(address.clone(), settings.clone(), answer_timeout),
             address,
             settings,
@@ -346,7 +343,7 @@ impl Store {
 
     /// Updates the planner statistics of Postgres after bulk writes.
     pub async fn analyze(&self) -> Result<(), StoreError> {
-        Ok(self.db.execute_unprepared("ANALYZE").await.map(drop)?)
+        Ok(self.db().execute_unprepared("ANALYZE").await.map(drop)?)
     }
 
     /// Checks that the database answers and can be written.
@@ -365,7 +362,7 @@ impl Store {
         sql: impl SqlSafeStr + Send,
     ) -> Result<QueryResult, StoreError> {
         let attempt = self.address.begin_attempt();
-        let pool = self.db.get_postgres_connection_pool();
+        let pool = self.db().get_postgres_connection_pool();
         let answer = async {
             let mut connection = pool.acquire().await.map_err(connection_error)?;
             let row = sqlx::query::<Postgres>(sql).fetch_one(&mut *connection).await;
@@ -379,14 +376,27 @@ impl Store {
     /// The same store, for work of another share, and for a caller who may use only a part of it.
     #[must_use]
     pub fn with_share(&self, share: ConnectionShare, caller: Option<&str>) -> Self {
-        let db = self.pools.of(share).clone();
-        Self { db, share, caller: caller.map(Arc::from), ..self.clone() }
+        Self { share, caller: caller.map(Arc::from), ..self.clone() }
     }
 
     /// How the shares are used; empty if there are none.
     #[must_use]
     pub fn share_usage(&self) -> Vec<ShareUsage> {
         self.shares.as_ref().map(|shares| shares.usage()).unwrap_or_default()
+    }
+
+    /// The pool of the share.
+    pub(crate) fn db(&self) -> &DatabaseConnection {
+        self.pools.of(self.share)
+    }
+
+    /// Calls a function for each statement, for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) fn observe_statements(
+        &mut self,
+        observe: impl Fn(&sea_orm::metric::Info<'_>) + Send + Sync + 'static,
+    ) {
+        self.pools = Arc::new(self.pools.observed(observe));
     }
 
     /// How the connections of all pools are used.
@@ -422,7 +432,7 @@ impl Store {
     ) -> Result<BoundedTransaction, StoreError> {
         let attempt = self.address.begin_attempt();
         let within = self.answer_timeout;
-        let pending = PendingBegin::new(&self.db, permit, within, &self.unanswered_begins);
+        let pending = PendingBegin::new(self.db(), permit, within, &self.unanswered_begins);
         let result = with_timeout(within, pending).await.map_err(StoreError::from);
         let open = self.record_result(attempt, result)?;
         Ok(BoundedTransaction::new(open, self.canceller.clone(), self.answer_timeout))

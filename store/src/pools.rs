@@ -1,6 +1,11 @@
 //! The pools of connections.
 
+#[cfg(feature = "testing")]
+use std::sync::Arc;
+
 use sea_orm::DatabaseConnection;
+#[cfg(feature = "testing")]
+use sea_orm::metric;
 use sqlx::PgPool;
 
 use crate::shares::{ConnectionShare, ShareSizes};
@@ -33,14 +38,14 @@ pub(crate) struct Pools {
 impl Pools {
     /// `nodes` is the pool that was connected first. The other one gets the rest of `most`
     /// connections and connects when it is used.
-    pub(crate) fn new(nodes: &DatabaseConnection, most: u32, shares: Option<ShareSizes>) -> Self {
+    pub(crate) fn new(nodes: DatabaseConnection, most: u32, shares: Option<ShareSizes>) -> Self {
         let first = nodes.get_postgres_connection_pool();
         let left = most.saturating_sub(first.options().get_max_connections()).max(1);
         let rest = shares.map(|_| {
             let options = first.options().clone().max_connections(left);
             options.connect_lazy_with((*first.connect_options()).clone()).into()
         });
-        Self { nodes: nodes.clone(), rest }
+        Self { nodes, rest }
     }
 
     /// The pool of a share.
@@ -58,6 +63,21 @@ impl Pools {
             .into_iter()
             .flatten()
             .map(DatabaseConnection::get_postgres_connection_pool)
+    }
+
+    /// The same pools, whose statements are observed, for tests.
+    #[cfg(feature = "testing")]
+    pub(crate) fn observed(
+        &self,
+        observe: impl Fn(&metric::Info<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        let mut pools = self.clone();
+        let observe = Arc::new(observe);
+        for pool in [Some(&mut pools.nodes), pools.rest.as_mut()].into_iter().flatten() {
+            let observe = Arc::clone(&observe);
+            pool.set_metric_callback(move |call| observe(call));
+        }
+        pools
     }
 
     pub(crate) fn usage(&self) -> PoolUsage {

@@ -95,7 +95,7 @@ pub fn counting_store(store: &Store) -> (Store, Arc<StatementCounts>) {
     let mut counting = store.clone();
     let counts = Arc::new(StatementCounts::default());
     let counters = Arc::clone(&counts);
-    counting.db.set_metric_callback(move |call| {
+    counting.observe_statements(move |call| {
         counters.statements.fetch_add(1, Ordering::Relaxed);
         if is_first_statement(&call.statement.sql) {
             counters.transactions.fetch_add(1, Ordering::Relaxed);
@@ -272,7 +272,7 @@ pub async fn drop_check_constraints(store: &Store) {
                SELECT conrelid::regclass AS t, conname AS n FROM pg_constraint \
                WHERE contype = 'c' AND connamespace = 'public'::regnamespace \
                LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.n); END LOOP; END $$";
-    run(&store.db, sql).await;
+    run(store.db(), sql).await;
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of these tests")]

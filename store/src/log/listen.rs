@@ -142,7 +142,7 @@ impl Store {
                 () = self.committed.notified() => {}
             }
             // If the notification fails, readers see the changes at their next poll.
-            let notification = execute(&self.db, "SELECT pg_notify($1, '')", [CHANNEL.into()]);
+            let notification = execute(self.db(), "SELECT pg_notify($1, '')", [CHANNEL.into()]);
             let _ = timeout(self.answer_timeout, notification).await;
             tokio::time::sleep(HINT_INTERVAL).await;
         }

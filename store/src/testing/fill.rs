@@ -144,7 +144,7 @@ async fn seed(
 /// # Errors
 /// The database cannot be reached, or a statement times out.
 pub async fn vacuum_and_checkpoint(store: &Store, admin: &str) -> Result<(), StoreError> {
-    store.db.execute_unprepared("VACUUM (ANALYZE)").await?;
+    store.db().execute_unprepared("VACUUM (ANALYZE)").await?;
     let admin = connect(admin).await;
     run(&admin, "CHECKPOINT").await;
     Ok(admin.close().await?)
