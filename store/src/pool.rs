@@ -21,7 +21,7 @@ use crate::error::{StoreError, read_only_error};
 use crate::ids;
 use crate::log::LastHeartbeat;
 use crate::pending_begin::{PendingBegin, UnansweredBegins};
-use crate::pools::{PoolUsage, Pools, max_node_connections};
+use crate::pools::{PoolUsage, Pools, pool_sizes};
 use crate::session::{
     SessionError, SessionSettings, await_answers, connect_options, connection_error, open_session,
     select_texts, timeout_error,
@@ -247,7 +247,6 @@ impl Store {
         let is_read_only = Arc::<AtomicBool>::default();
         let unanswered_begins = UnansweredBegins::default();
         let pool = PgPoolOptions::new()
-            .max_connections(max_node_connections(options.max_connections, options.shares))
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
             .before_acquire(|connection, meta| {
@@ -274,10 +273,19 @@ impl Store {
         let shares = options.shares.map(|sizes| ConnectionShares::new(sizes, acquire_timeout));
         let list_statement_timeout_ms = options.list_statement_timeout.as_millis().to_string();
         let answer_timeout = options.statement_timeout + options.acquire_timeout;
-        let db = connect_pool(pool, &address, settings.clone(), first_connection_timeout).await?;
-        let pools = Pools::new(db, options.max_connections, options.shares);
+        let connect = |max_connections| {
+            let pool = pool.clone().max_connections(max_connections);
+            connect_pool(pool, &address, settings.clone(), first_connection_timeout)
+        };
+        let (nodes, rest) = pool_sizes(options.max_connections, options.shares);
+        let nodes = connect(nodes).await?;
+        // At once, because a request does not wait as long as a first connection may take.
+        let rest = match rest {
+            Some(rest) => Some(connect(rest).await?),
+            None => None,
+        };
         let store = Self {
-            pools: Arc::new(pools),
+            pools: Arc::new(Pools { nodes, rest }),
             canceller: StatementCanceller::new(address.clone(), settings.clone(), answer_timeout),
             address,
             settings,

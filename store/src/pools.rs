@@ -30,24 +30,12 @@ pub struct PoolUsage {
 /// all of them in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Pools {
-    nodes: DatabaseConnection,
+    pub(crate) nodes: DatabaseConnection,
     /// None without shares.
-    rest: Option<DatabaseConnection>,
+    pub(crate) rest: Option<DatabaseConnection>,
 }
 
 impl Pools {
-    /// `nodes` is the pool that was connected first. The other one gets the rest of `most`
-    /// connections and connects when it is used.
-    pub(crate) fn new(nodes: DatabaseConnection, most: u32, shares: Option<ShareSizes>) -> Self {
-        let first = nodes.get_postgres_connection_pool();
-        let left = most.saturating_sub(first.options().get_max_connections()).max(1);
-        let rest = shares.map(|_| {
-            let options = first.options().clone().max_connections(left);
-            options.connect_lazy_with((*first.connect_options()).clone()).into()
-        });
-        Self { nodes, rest }
-    }
-
     /// The pool of a share.
     pub(crate) fn of(&self, share: ConnectionShare) -> &DatabaseConnection {
         match share {
@@ -89,7 +77,11 @@ impl Pools {
     }
 }
 
-/// Maximum number of connections of the pool for nodes.
-pub(crate) fn max_node_connections(most: u32, shares: Option<ShareSizes>) -> u32 {
-    shares.map_or(most, |sizes| sizes.nodes.saturating_add(SPARE_CONNECTIONS).min(most))
+/// Maximum numbers of connections of the pool for nodes and of that for the REST API.
+pub(crate) fn pool_sizes(max_connections: u32, shares: Option<ShareSizes>) -> (u32, Option<u32>) {
+    let Some(sizes) = shares else {
+        return (max_connections, None);
+    };
+    let nodes = sizes.nodes.saturating_add(SPARE_CONNECTIONS).min(max_connections);
+    (nodes, Some(max_connections.saturating_sub(nodes).max(1)))
 }

@@ -156,6 +156,7 @@ async fn the_rest_api_uses_other_connections_than_nodes() {
         ..StoreOptions::default()
     };
     let store = Store::connect(&fresh_database().await, options).await.expect("connected");
+    assert_eq!(store.pool_usage().open, 2, "both pools are connected");
     let mut pids = [BTreeSet::new(), BTreeSet::new()];
     for _ in 0..5 {
         for (group, share) in [
